@@ -1,0 +1,105 @@
+"""Host-side types of the data path: ``file -> Record -> Sample -> Batch``. NumPy only; nothing here needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DataError", "Float32", "Instances", "Record", "Sample", "SampleKey", "Truth"]
+
+Float32 = NDArray[np.float32]
+
+
+class DataError(ValueError):
+    """A fault of the user's data. Its message names the file, what was seen and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """The labelled objects of one image. All arrays have ``n`` rows, in the same order.
+
+    Attributes:
+        boxes: ``(n, 4)`` float32, ``x1, y1, x2, y2`` in pixels.
+        labels: ``(n,)`` int64, contiguous from 0.
+        polygons: ``n`` tuples of rings, each ring ``(P, 2)`` float32 pixels; an empty tuple where an object has none.
+        rboxes: ``(n, 5)`` float32, ``cx, cy, w, h, theta``, or ``None`` where the data set has none.
+        points: ``(n, K, 2)`` float32 pixels, or ``None``.
+        visibility: ``(n, K)`` int64, 0 absent, 1 hidden, 2 visible, or ``None``.
+    """
+
+    boxes: Float32
+    labels: NDArray[np.int64]
+    polygons: tuple[tuple[Float32, ...], ...]
+    rboxes: Float32 | None = None
+    points: Float32 | None = None
+    visibility: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What evaluation needs to know of one image beyond its training labels, crowd regions included.
+
+    Attributes:
+        boxes: ``(m, 4)`` float64, ``x1, y1, x2, y2`` in pixels of the original image.
+        labels: ``(m,)`` int64.
+        areas: ``(m,)`` float64 pixels, as the annotation states them (box area where it states none).
+        crowd: ``(m,)`` bool.
+    """
+
+    boxes: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    areas: NDArray[np.float64]
+    crowd: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One image of a data set, with its labels; pixels stay in the file.
+
+    Attributes:
+        image: The image file.
+        image_id: The id of the image in its annotation file (COCO), else its file name.
+        width: Pixels, upright (after the EXIF orientation).
+        height: Pixels, upright.
+        instances: Training labels in pixels of the upright original image, without crowd regions.
+        truth: Evaluation labels.
+    """
+
+    image: Path
+    image_id: int | str
+    width: int
+    height: int
+    instances: Instances
+    truth: Truth
+
+
+class SampleKey(NamedTuple):
+    """All that a training sample depends on besides the data set and the recipe. It travels to the workers as data."""
+
+    epoch: int
+    position: int
+    mosaic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image as the network will see it, before it is collated.
+
+    Attributes:
+        image: ``(S, S, 3)`` uint8 RGB.
+        instances: Labels in pixels of this image.
+        index: The record it was made from.
+        letterbox: ``(ratio, pad_x, pad_y)``; ``(1, 0, 0)`` for training samples.
+    """
+
+    image: NDArray[np.uint8]
+    instances: Instances
+    index: int
+    letterbox: tuple[float, float, float] = field(default=(1.0, 0.0, 0.0))
