@@ -1,0 +1,258 @@
+"""The detector as a LightningModule: the step, its evaluation, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from lucid_core.evaluation.coco import CocoEvaluation, Metrics
+from lucid_core.evaluation.decode import end_to_end
+from lucid_core.evaluation.nms import with_nms
+from lucid_core.evaluation.table import class_table, summary
+from lucid_core.network.detector import Network
+from lucid_core.network.variants import Variant
+from lucid_core.objective.objective import Gains, Objective, progressive_weight
+from lucid_core.optim.build import OptimizerName, build_optimizer
+from lucid_core.optim.ema import AveragedNetwork
+from lucid_core.optim.schedule import lr_factor, warmup_steps
+from lucid_core.seams import seam
+from lucid_core.types import Batch, Detections, Predictions
+
+__all__ = ["Detector"]
+
+Decoder = Literal["end_to_end", "nms"]
+
+
+class Detector(LightningModule):
+    """A detector and its training.
+
+    The step, with the places where an acceleration may take over, is drawn in :mod:`lucid_core.seams`. Optimisation is
+    Lightning's automatic one: precision, accumulation, clipping and schedules are its own.
+
+    Args:
+        class_names: Names of the classes, in label order. From the command line they come from the data.
+        variant: Size of the network.
+        optimizer: ``musgd``, ``sgd`` or ``adamw``.
+        lr: Learning rate after the warm-up.
+        lrf: Factor on the learning rate at the last step; at 1 or more the rate does not decay.
+        warmup_epochs: Epochs over which the learning rate rises linearly; 0 for none.
+        momentum: Momentum, in ``[0, 1)``.
+        weight_decay: Decay of matrices; vectors are never decayed.
+        box_gain: Gain of the complete-IoU term.
+        cls_gain: Gain of the classification term.
+        l1_gain: Gain of the side-distance term.
+        alpha_start: Weight of the one-to-many branch in the first epoch.
+        alpha_end: Weight of the one-to-many branch in the last epoch.
+        ema_decay: Limit of the decay of the averaged weights, in ``[0, 1)``.
+        ema_tau: Optimizer steps over which that decay grows.
+        decoders: How predictions become detections for evaluation: ``end_to_end`` reads the one-to-one branch without
+            suppression, ``nms`` the one-to-many branch with it. The first one gives ``val/map``; a second one is
+            logged beside it under its name.
+        engine: Evaluator of COCO metrics; ``pycocotools`` is the slower reference.
+    """
+
+    def __init__(
+        self,
+        class_names: list[str],
+        variant: Variant = "n",
+        optimizer: OptimizerName = "musgd",
+        lr: float = 0.01,
+        lrf: float = 0.01,
+        warmup_epochs: float = 3.0,
+        momentum: float = 0.95,
+        weight_decay: float = 5e-4,
+        box_gain: float = 7.5,
+        cls_gain: float = 0.5,
+        l1_gain: float = 6.0,
+        alpha_start: float = 0.8,
+        alpha_end: float = 0.1,
+        ema_decay: float = 0.9999,
+        ema_tau: float = 2000.0,
+        decoders: list[Decoder] = ["end_to_end"],  # noqa: B006 - read only, and hyperparameters are saved as they stand
+        engine: Literal["faster", "pycocotools"] = "faster",
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.network = Network(variant, len(class_names))
+        self.objective = Objective(Gains(box_gain, cls_gain, l1_gain))
+        self.metrics: dict[str, Metrics] = {}
+        self._average: AveragedNetwork | None = None
+        self._average_state: dict[str, Any] | None = None
+        self._evaluations: dict[str, CocoEvaluation] = {}
+
+    # The step
+
+    @seam("data.unpack")
+    def unpack(self, batch: Batch) -> Batch:
+        """Turn uint8 images on the device into floats in ``[0, 1]``, channels_last on CUDA."""
+        layout = torch.channels_last if batch.images.is_cuda else torch.contiguous_format
+        return batch._replace(images=batch.images.to(self.dtype, memory_format=layout).div_(255))
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        return self.unpack(batch)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        losses = self.objective(self.network(batch.images), batch.targets)
+        # Only where the logger writes: each call of log costs more than many of the step's kernels.
+        if (self.trainer.global_step + 1) % max(1, self.trainer.log_every_n_steps) == 0:
+            scalars = {f"train/{name}": value for name, value in losses.scalars().items()}
+            self.log_dict(scalars, batch_size=len(batch.images))
+        total: Tensor = losses.total
+        return total
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        # Here, and not in on_train_batch_end, because callbacks that save a checkpoint run before that hook. The
+        # average follows global_step, so it also counts a step that the gradient scaler of 16-mixed skipped.
+        self.average.write_scalars()
+        self.average.update()
+
+    def configure_optimizers(self) -> Any:
+        h = self.hparams
+        optimizer = build_optimizer(h["optimizer"], self.network.parameters(), h["lr"], h["momentum"], h["weight_decay"])
+        epochs = self._epochs()
+        if epochs is None or (h["lrf"] >= 1 and h["warmup_epochs"] <= 0):
+            return optimizer
+        total = int(self.trainer.estimated_stepping_batches)
+        warmup = warmup_steps(total, epochs, h["warmup_epochs"])
+        if warmup < round(total * h["warmup_epochs"] / epochs):
+            rank_zero_warn(
+                f"warmup_epochs={h['warmup_epochs']} covers the whole run of {epochs} epochs: the learning rate only "
+                "rises. Train longer or lower model.warmup_epochs."
+            )
+        factor = functools.partial(lr_factor, total=total, warmup=warmup, final=min(h["lrf"], 1.0))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
+        }
+
+    # The life of a run
+
+    def setup(self, stage: str) -> None:
+        if isinstance(self.trainer.accelerator, CUDAAccelerator):
+            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def on_fit_start(self) -> None:
+        self._build_average()
+
+    def on_train_start(self) -> None:
+        # Also here, because Lightning leaves out on_train_epoch_start when it resumes in the middle of an epoch.
+        self._write_weight()
+        group = self.trainer.optimizers[0].param_groups[0]
+        rate = group.get("initial_lr", group["lr"])
+        if rate != self.hparams["lr"]:
+            rank_zero_warn(
+                f"the checkpoint's learning rate {rate} stays in force: model.lr={self.hparams['lr']} has no effect on "
+                "a resumed run. To train on with another rate, start a new run from the weights."
+            )
+
+    def on_train_epoch_start(self) -> None:
+        self._write_weight()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["ema"] = self.average.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._average, self._average_state = None, checkpoint.get("ema")
+
+    @property
+    def average(self) -> AveragedNetwork:
+        """The averaged network; equal to the network until the first optimizer step."""
+        if self._average is None:
+            self._build_average()
+        assert self._average is not None
+        return self._average
+
+    def _build_average(self) -> None:
+        state = self._average.state_dict() if self._average is not None else self._average_state
+        self._average = AveragedNetwork(self.network, self.hparams["ema_decay"], self.hparams["ema_tau"])
+        self._average_state = None
+        if state is not None:
+            self._average.load_state_dict(state)
+
+    def _epochs(self) -> int | None:
+        """Epochs of the run, or ``None`` where it is bounded by steps or time alone."""
+        epochs = self.trainer.max_epochs
+        return epochs if epochs is not None and epochs > 0 else None
+
+    def _write_weight(self) -> None:
+        start, end = self.hparams["alpha_start"], self.hparams["alpha_end"]
+        self.objective.write_scalars(progressive_weight(self.current_epoch, self._epochs(), start, end))
+
+    # Evaluation
+
+    def forward(self, images: Tensor) -> Detections:
+        """Detect objects with the averaged weights and the first decoder.
+
+        Args:
+            images: ``(B, 3, H, W)`` floats in ``[0, 1]``, H and W multiples of 32.
+        """
+        predictions = self.average.network(images)
+        return self._decode(predictions, self.hparams["decoders"][0])
+
+    def on_validation_start(self) -> None:
+        self._start_evaluation("val_set")
+
+    def on_test_start(self) -> None:
+        self._start_evaluation("test_set")
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch, "val")
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch, "test")
+
+    def on_validation_epoch_end(self) -> None:
+        self._finish_evaluation("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._finish_evaluation("test")
+
+    def on_fit_end(self) -> None:
+        self._report()
+
+    def on_validation_end(self) -> None:
+        if self.trainer.state.fn != "fit":
+            self._report()
+
+    def on_test_end(self) -> None:
+        self._report()
+
+    def _start_evaluation(self, name: str) -> None:
+        self.average.to(self.device)
+        data = getattr(getattr(self.trainer, "datamodule", None), name, None)
+        self._evaluations = {}
+        if data is not None:
+            self._evaluations = {d: CocoEvaluation(data, self.hparams["engine"]) for d in self.hparams["decoders"]}
+
+    def _evaluate(self, batch: Batch, prefix: str) -> None:
+        predictions = self.average.network(batch.images)
+        losses = self.objective(predictions, batch.targets)
+        scalars = {f"{prefix}/{name}": value for name, value in losses.scalars().items()}
+        self.log_dict(scalars, batch_size=len(batch.images), sync_dist=True)
+        for decoder, evaluation in self._evaluations.items():
+            evaluation.update(self._decode(predictions, decoder), batch.index, batch.letterbox)
+
+    def _decode(self, predictions: Predictions, decoder: Decoder) -> Detections:
+        if decoder == "nms":
+            return with_nms(predictions.one_to_many, predictions.anchors)
+        return end_to_end(predictions.one_to_one, predictions.anchors)
+
+    def _finish_evaluation(self, prefix: str) -> None:
+        self.metrics = {}
+        for decoder, evaluation in self._evaluations.items():
+            evaluation.gather()
+            metrics = self.metrics[decoder] = evaluation.compute()
+            name = prefix if decoder == self.hparams["decoders"][0] else f"{prefix}/{decoder}"
+            self.log_dict({f"{name}/{key}": value for key, value in metrics.numbers().items()})
+
+    def _report(self) -> None:
+        for decoder, metrics in self.metrics.items():
+            rank_zero_info(f"\n{decoder}\n{class_table(metrics)}\n{summary(metrics)}")
