@@ -1,0 +1,148 @@
+"""Measure what one training step costs the GPU: busy time, kernels and wall time, by phase.
+
+Synthetic batches, no loader: ``python benchmarks/step.py --batch 4 16 64 --json step.json``. Busy time is the union of
+the device's kernel, copy and memset intervals; wall time is of whole steps closed by a synchronisation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from lucid_core.module import Detector
+from lucid_core.optim.build import build_optimizer
+from lucid_core.optim.ema import AveragedNetwork
+from lucid_core.types import Batch, Targets
+
+PHASES = ("network", "objective", "backward", "update", "ema")
+
+
+class Step:
+    """One training step over device tensors, in phases that can be timed apart."""
+
+    def __init__(self, batch: int, size: int, objects: int, variant: str, optimizer: str) -> None:
+        torch.manual_seed(0)
+        device = torch.device("cuda")
+        self.module = Detector([str(i) for i in range(80)], variant=variant, optimizer=optimizer)  # type: ignore[arg-type]
+        self.module.to(device).train()
+        self.module.network.to(memory_format=torch.channels_last)
+        self.optimizer = build_optimizer(optimizer, self.module.network.parameters(), 0.01, 0.95, 5e-4)  # type: ignore[arg-type]
+        self.average = AveragedNetwork(self.module.network)
+        capacity = 1 << max(0, objects - 1).bit_length()
+        corner = torch.rand(batch, capacity, 2, device=device) * size * 0.7
+        boxes = torch.cat((corner, corner + 10 + torch.rand_like(corner) * size * 0.25), 2)
+        valid = torch.arange(capacity, device=device).expand(batch, -1) < objects
+        targets = Targets(boxes * valid.unsqueeze(2), torch.randint(0, 80, valid.shape, device=device) * valid, valid)
+        images = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=device)
+        self.batch = Batch(images, targets, torch.arange(batch), torch.zeros(batch, 3))
+
+    def network(self) -> None:
+        self.unpacked = self.module.unpack(self.batch)
+        with torch.autocast("cuda", torch.bfloat16):
+            self.predictions = self.module.network(self.unpacked.images)
+
+    def objective(self) -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            self.losses = self.module.objective(self.predictions, self.unpacked.targets)
+
+    def backward(self) -> None:
+        self.losses.total.backward()
+
+    def update(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.module.network.parameters(), 10.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def ema(self) -> None:
+        self.average.write_scalars()
+        self.average.update()
+
+    def __call__(self) -> None:
+        for phase in PHASES:
+            getattr(self, phase)()
+
+
+def busy(run: Callable[[], None], repeats: int) -> tuple[float, int, Counter[str], Counter[str]]:
+    """Return busy milliseconds and kernels of one run, and per kernel name milliseconds and launches."""
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+        for _ in range(repeats):
+            run()
+        torch.cuda.synchronize()
+    spans, time_of, count_of = [], Counter[str](), Counter[str]()
+    for event in profiler.events() or []:
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
+            spans.append((event.time_range.start, event.time_range.end))
+            time_of[event.name] += event.time_range.elapsed_us() / 1e3 / repeats
+            count_of[event.name] += 1
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(spans):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    kernels = sum(n for name, n in count_of.items() if not name.startswith("Mem"))
+    return total / 1e3 / repeats, kernels // repeats, time_of, count_of
+
+
+def measure(args: argparse.Namespace, batch: int) -> dict[str, Any]:
+    step = Step(batch, args.size, args.objects, args.variant, args.optimizer)
+    for _ in range(8):
+        step()
+    torch.cuda.synchronize()
+    walls = []
+    for _ in range(args.steps):
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        walls.append((time.perf_counter() - start) * 1e3)
+    total, kernels, names, counts = busy(step, 5)
+    row: dict[str, Any] = {"batch": batch, "busy_ms": total, "kernels": kernels, "wall_ms": statistics.median(walls)}
+    row["wall_range_ms"] = [min(walls), max(walls)]
+    row["memory_mib"] = [torch.cuda.max_memory_allocated() >> 20, torch.cuda.max_memory_reserved() >> 20]
+    parts: dict[str, list[float]] = {phase: [0.0, 0.0] for phase in PHASES}
+    for _ in range(3):
+        for phase in PHASES:
+            time_ms, launched, _, _ = busy(getattr(step, phase), 1)
+            parts[phase][0] += time_ms / 3
+            parts[phase][1] += launched / 3
+    row["phases"] = parts
+    print(f"batch {batch}: busy {total:.2f} ms, {kernels} kernels, wall {row['wall_ms']:.1f} ms")
+    for phase, (time_ms, launched) in parts.items():
+        print(f"  {phase:10} {time_ms:7.2f} ms {launched:6.0f} kernels")
+    for name, time_ms in names.most_common(args.top):
+        print(f"  {time_ms:7.3f} ms {counts[name] // 5:5d}x {name[:150]}")
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--batch", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--size", type=int, default=640)
+    parser.add_argument("--objects", type=int, default=7)
+    parser.add_argument("--variant", default="n")
+    parser.add_argument("--optimizer", default="musgd")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--top", type=int, default=0)
+    parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.use_deterministic_algorithms(args.deterministic)
+    torch.backends.cudnn.deterministic = args.deterministic
+    rows = [measure(args, batch) for batch in args.batch]
+    if args.json:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+        card = torch.cuda.get_device_name()
+        versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "card": card}
+        args.json.write_text(json.dumps({"commit": commit, **versions, "arguments": vars(args), "rows": rows}, default=str))
+
+
+if __name__ == "__main__":
+    main()
