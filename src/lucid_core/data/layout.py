@@ -1,0 +1,96 @@
+"""Finds out how a data set is laid out on disk, and reads a split of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+from lucid_core.data.coco import read_coco
+from lucid_core.data.records import DataSet
+from lucid_core.data.types import DataError
+from lucid_core.data.yolo import read_yolo
+
+__all__ = ["Layout", "Split", "open_split"]
+
+Split = Literal["train", "val", "test"]
+Layout = Literal["auto", "coco", "yolo"]
+
+_YAMLS = ("data.yaml", "data.yml", "dataset.yaml")
+
+
+def open_split(
+    root: str | Path,
+    split: Split,
+    layout: Layout = "auto",
+    images: str | Path | None = None,
+    annotations: str | Path | None = None,
+) -> DataSet:
+    """Read one split of the data set under ``root``.
+
+    Known are, with ``2017`` or without, and with ``valid`` for ``val``:
+
+    - COCO: ``annotations/instances_{split}.json``, the pictures in ``{split}/``, ``images/{split}/`` or ``images/``;
+    - COCO as some tools export it: ``{split}/_annotations.coco.json`` beside its pictures;
+    - YOLO: ``data.yaml``.
+
+    Args:
+        root: The folder, or a YOLO yaml file itself.
+        split: Which part.
+        layout: Which kind to look for; ``auto`` takes the one that is there.
+        images: Folder of the pictures, absolute or under ``root``; goes with ``annotations``.
+        annotations: COCO json of the split, absolute or under ``root``; goes with ``images``.
+
+    Returns:
+        The split.
+
+    Raises:
+        DataError: Nothing was found, or more than one thing; the message lists what was looked for.
+    """
+    root = Path(root)
+    if split not in get_args(Split) or layout not in get_args(Layout):
+        raise DataError(
+            f"split {split!r} with layout {layout!r}: split is one of {', '.join(get_args(Split))}, layout one of "
+            f"{', '.join(get_args(Layout))}"
+        )
+    if images is not None or annotations is not None:
+        if images is None or annotations is None or layout == "yolo":
+            raise DataError(f"{root}: give images and annotations of split {split!r} together, for a COCO data set")
+        return read_coco(root / images, root / annotations)
+    if root.is_file() and root.suffix.lower() in (".yaml", ".yml") and layout != "coco":
+        return read_yolo(root, split)
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder; name the root of a COCO or YOLO data set, or its data.yaml")
+
+    looked = [(folder, file) for folder, file in _coco_places(root, split)] if layout != "yolo" else []
+    pairs = [(folder, file) for folder, file in looked if folder.is_dir() and file.is_file()]
+    # A folder images/ is also the parent of images/train: it counts where nothing closer does.
+    pairs = [pair for pair in pairs if pair[0].name != "images"] or pairs
+    yamls = [root / name for name in _YAMLS if (root / name).is_file()] if layout != "coco" else []
+
+    found = [f"COCO {file} with {folder}" for folder, file in pairs] + [f"YOLO {file}" for file in yamls]
+    if len(found) > 1:
+        raise DataError(
+            f"{root}: split {split!r} is there more than once: {'; '.join(found)}. Say which: set layout to coco or "
+            f"yolo, give images and annotations, or name the yaml file itself as root"
+        )
+    if pairs:
+        return read_coco(*pairs[0])
+    if yamls:
+        return read_yolo(yamls[0], split)
+    places = [f"{file.relative_to(root)} with {folder.relative_to(root)}/" for folder, file in looked]
+    places += _YAMLS if layout != "coco" else ()
+    raise DataError(
+        f"{root}: no split {split!r} found; looked for {'; '.join(places)}. Give images and annotations, or the yaml "
+        f"file, if they are called otherwise"
+    )
+
+
+def _coco_places(root: Path, split: Split) -> Iterator[tuple[Path, Path]]:
+    """List every pair of pictures folder and json that this package knows."""
+    for name in (f"{split}2017", split, *(("valid",) if split == "val" else ())):
+        file = root / "annotations" / f"instances_{name}.json"
+        yield root / name, file
+        yield root / "images" / name, file
+        yield root / "images", file
+        yield root / name, root / name / "_annotations.coco.json"

@@ -1,0 +1,175 @@
+"""What every reader makes of a data set, and how two splits are brought to one class table."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid_core.data.types import DataError, Float32, Instances, Record, Truth
+
+__all__ = ["DataSet", "Fault", "Listing", "make_instances", "make_truth", "match_classes"]
+
+
+class Fault(ValueError):
+    """Why one row or file is left out; readers turn it into a line of ``DataSet.problems``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """One split, read.
+
+    Faults of single rows and files do not stop a run: they are left out by a rule and told in ``problems``. An image
+    whose labels were all unusable is left out too, since without them it would be taught as background.
+
+    Attributes:
+        records: The images with their labels, in a fixed order.
+        class_names: ``C`` names; a label is an index into them.
+        category_ids: ``C`` ids for result files: those of the COCO json, or ``0 .. C-1``.
+        problems: One line each, naming file and row, what was seen and the rule that was applied.
+    """
+
+    records: tuple[Record, ...]
+    class_names: tuple[str, ...]
+    category_ids: tuple[int, ...]
+    problems: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def report(self, limit: int = 10) -> str:
+        """Sum the split up in a few lines.
+
+        Args:
+            limit: Problems to print; the rest is counted.
+
+        Returns:
+            One line with the counts, and one for each problem told.
+        """
+        objects = sum(len(record.instances) for record in self.records)
+        lines = [
+            f"{len(self.records)} images, {objects} objects, {len(self.class_names)} classes, "
+            f"{len(self.problems)} problems"
+        ]
+        lines += [f"  {problem}" for problem in self.problems[:limit]]
+        if len(self.problems) > limit:
+            lines.append(f"  ... and {len(self.problems) - limit} more")
+        return "\n".join(lines)
+
+
+def match_classes(train: DataSet, other: DataSet) -> DataSet:
+    """Give a second split the class table of the training split, by name.
+
+    Two annotation files may list the same names under other ids, or in another order; equal ids prove nothing.
+
+    Args:
+        train: The split whose table holds.
+        other: The split to bring to it.
+
+    Returns:
+        ``other`` with labels, names and category ids in the order of ``train``; its category ids remain its own.
+
+    Raises:
+        DataError: The names differ, or cannot be told apart. The message shows both tables.
+    """
+    if other.class_names == train.class_names:
+        return other
+    if sorted(other.class_names) != sorted(train.class_names) or len(set(train.class_names)) < len(train.class_names):
+        raise DataError(
+            f"the splits disagree on their classes: train has {_table(train)}; the other split has {_table(other)}. "
+            f"Give both the same names, each once"
+        )
+    to_train = np.array([train.class_names.index(name) for name in other.class_names], dtype=np.int64)
+    records = tuple(
+        replace(
+            record,
+            instances=replace(record.instances, labels=to_train[record.instances.labels]),
+            truth=replace(record.truth, labels=to_train[record.truth.labels]),
+        )
+        for record in other.records
+    )
+    ids = tuple(other.category_ids[other.class_names.index(name)] for name in train.class_names)
+    return DataSet(records, train.class_names, ids, other.problems)
+
+
+def _table(data: DataSet) -> str:
+    return "{" + ", ".join(f"{i}: {name}" for i, name in zip(data.category_ids, data.class_names, strict=True)) + "}"
+
+
+class Listing:
+    """Knows which files exist, from one listing per folder instead of one question per file."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, dict[str, str]] = {}
+
+    def find(self, folder: str | Path, name: str) -> Path | None:
+        """Find a file by name.
+
+        A name may be written in another Unicode form than the file system keeps (``é`` as one or two code points).
+
+        Args:
+            folder: Where to look.
+            name: File name, without folders.
+
+        Returns:
+            The path as the file system spells it, or ``None``.
+        """
+        names = self.names(folder)
+        found = names.get(name) or names.get(unicodedata.normalize("NFC", name))
+        return None if found is None else Path(folder, found)
+
+    def names(self, folder: str | Path) -> dict[str, str]:
+        """List a folder's files: name, exact or in Unicode form NFC, to the name as stored. Empty if there is none."""
+        key = os.fspath(folder)
+        if key not in self._folders:
+            try:
+                with os.scandir(key) as entries:
+                    stored = sorted(entry.name for entry in entries if entry.is_file())
+            except (FileNotFoundError, NotADirectoryError):
+                stored = []
+            composed = {unicodedata.normalize("NFC", name): name for name in stored}
+            self._folders[key] = composed | {name: name for name in stored}
+        return self._folders[key]
+
+
+def make_instances(
+    boxes: Sequence[Sequence[float]],
+    labels: Sequence[int],
+    polygons: Sequence[tuple[Float32, ...]],
+    points: NDArray[np.float64] | None = None,
+) -> Instances:
+    """Pack the training labels of one image.
+
+    Args:
+        boxes: ``n`` of ``x1, y1, x2, y2``.
+        labels: ``n`` class indices.
+        polygons: ``n`` tuples of rings.
+        points: ``(n, K, 3)``: x, y, visibility; ``None`` where the data set has none.
+
+    Returns:
+        The arrays, of the right shapes also for ``n = 0``.
+    """
+    return Instances(
+        boxes=np.array(boxes, dtype=np.float32).reshape(-1, 4),
+        labels=np.array(labels, dtype=np.int64),
+        polygons=tuple(polygons),
+        points=None if points is None else points[..., :2].astype(np.float32),
+        visibility=None if points is None else points[..., 2].astype(np.int64),
+    )
+
+
+def make_truth(
+    boxes: Sequence[Sequence[float]], labels: Sequence[int], areas: Sequence[float], crowd: Sequence[bool]
+) -> Truth:
+    """Pack the evaluation labels of one image; arguments as the attributes of :class:`Truth`."""
+    return Truth(
+        boxes=np.array(boxes, dtype=np.float64).reshape(-1, 4),
+        labels=np.array(labels, dtype=np.int64),
+        areas=np.array(areas, dtype=np.float64),
+        crowd=np.array(crowd, dtype=np.bool_),
+    )
