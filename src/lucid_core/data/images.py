@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from lucid_core.data.types import DataError
 from lucid_core.seams import seam
@@ -77,8 +77,10 @@ class ImageReader:
         """
         with _opened(path) as image:
             width, height = image.size
-            # Pillow gives the size of a TIFF upright.
-            turned = image.format != "TIFF" and _orientation(image) >= 5
+            if isinstance(image, TiffImagePlugin.TiffImageFile):
+                # Whether Pillow has turned this size already depends on its version.
+                width, height = image.tag_v2[ExifTags.Base.ImageWidth], image.tag_v2[ExifTags.Base.ImageLength]
+            turned = _orientation(image) >= 5
         return (height, width) if turned else (width, height)
 
 

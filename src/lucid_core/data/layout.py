@@ -62,10 +62,10 @@ def open_split(
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; name the root of a COCO or YOLO data set, or its data.yaml")
 
-    looked = [(folder, file) for folder, file in _coco_places(root, split)] if layout != "yolo" else []
-    pairs = [(folder, file) for folder, file in looked if folder.is_dir() and file.is_file()]
-    # A folder images/ is also the parent of images/train: it counts where nothing closer does.
-    pairs = [pair for pair in pairs if pair[0].name != "images"] or pairs
+    looked = list(_coco_places(root, split)) if layout != "yolo" else []
+    # One json is one candidate, with the first of its folders that exists: images/ is there wherever images/train is.
+    there = {file: folder for folder, file in reversed(looked) if folder.is_dir() and file.is_file()}
+    pairs = [(folder, file) for file, folder in there.items()]
     yamls = [root / name for name in _YAMLS if (root / name).is_file()] if layout != "coco" else []
 
     found = [f"COCO {file} with {folder}" for folder, file in pairs] + [f"YOLO {file}" for file in yamls]
@@ -87,7 +87,7 @@ def open_split(
 
 
 def _coco_places(root: Path, split: Split) -> Iterator[tuple[Path, Path]]:
-    """List every pair of pictures folder and json that this package knows."""
+    """List every pair of pictures folder and json that this package knows, for each json the closest folder first."""
     for name in (f"{split}2017", split, *(("valid",) if split == "val" else ())):
         file = root / "annotations" / f"instances_{name}.json"
         yield root / name, file

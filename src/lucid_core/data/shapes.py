@@ -71,9 +71,9 @@ def write_shapes(root: Path, train: int = 800, val: int = 200, size: int = 160, 
         _write_split(work, "val", val, size, seed)
         (work / _MARKER).write_text(json.dumps(settings))
         work.chmod(0o755)
-        if root.is_dir():
-            root.rmdir()
         try:
+            if root.is_dir():
+                root.rmdir()
             work.rename(root)
         except OSError:
             # Another process was first; both wrote the same bytes.
