@@ -86,6 +86,7 @@ class Detector(LightningModule):
         self._average: AveragedNetwork | None = None
         self._average_state: dict[str, Any] | None = None
         self._evaluations: dict[str, CocoEvaluation] = {}
+        self._fills = True
 
     # The step
 
@@ -138,6 +139,13 @@ class Detector(LightningModule):
     def setup(self, stage: str) -> None:
         if isinstance(self.trainer.accelerator, CUDAAccelerator):
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # Deterministic mode would fill all memory it allocates, to expose reads of what nothing wrote: on a GPU these
+        # were half of the kernels of a step. The numbers do not depend on it.
+        self._fills = torch.utils.deterministic.fill_uninitialized_memory
+        torch.utils.deterministic.fill_uninitialized_memory = False
+
+    def teardown(self, stage: str) -> None:
+        torch.utils.deterministic.fill_uninitialized_memory = self._fills
 
     def on_fit_start(self) -> None:
         self._build_average()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lucid_core.network.backbone import Features
 from lucid_core.network.blocks import C3k2, ConvNormAct, attention_inner, bottleneck, c3k
@@ -28,7 +29,6 @@ class Neck(nn.Module):
         p3, p4, p5 = widths
         c256, c512, c1024 = (scale.channels(base) for base in (256, 512, 1024))
         n = scale.repeats
-        self.up = nn.Upsample(scale_factor=2, mode="nearest")
         self.top4 = C3k2(p5 + p4, c512, n, c3k)
         self.out3 = C3k2(c512 + p3, c256, n, bottleneck)
         self.down3 = ConvNormAct(c256, c256, 3, 2)
@@ -39,8 +39,15 @@ class Neck(nn.Module):
 
     def forward(self, features: Features) -> Features:
         p3, p4, p5 = features
-        top4 = self.top4(torch.cat((self.up(p5), p4), 1))
-        n3 = self.out3(torch.cat((self.up(top4), p3), 1))
+        top4 = self.top4(torch.cat((double(p5), p4), 1))
+        n3 = self.out3(torch.cat((double(top4), p3), 1))
         n4 = self.out4(torch.cat((self.down3(n3), top4), 1))
         n5 = self.out5(torch.cat((self.down4(n4), p5), 1))
         return n3, n4, n5
+
+
+def double(x: Tensor) -> Tensor:
+    """Repeat every cell twice in both directions."""
+    # Autocast would widen the result to float32, and with it the concatenation it goes into.
+    with torch.autocast(x.device.type, enabled=False):
+        return functional.interpolate(x, scale_factor=2.0, mode="nearest")

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lucid_core.optim.newton_schulz import newton_schulz
+from lucid_core.optim.stacks import pack, plan_stacks, unpack
 from lucid_core.seams import seam
 
 __all__ = ["MuSGD"]
@@ -32,8 +33,8 @@ class MuSGD(Optimizer):
     Vectors are never decayed. A parameter without gradient is left alone, state included.
 
     :meth:`step` runs the closure, then :meth:`write_scalars` on the host, then :meth:`update`, whose parts are pure
-    device work: :meth:`prepare` has no learning rate and writes no parameter, :meth:`apply` does. Matrices of equal
-    shape are orthogonalised as one stack.
+    device work: :meth:`prepare` has no learning rate and writes no parameter, :meth:`apply` does. Matrices of similar
+    shape are orthogonalised as one stack (:mod:`lucid_core.optim.stacks`).
 
     Args:
         params: Parameters or groups, as for every optimizer of torch.
@@ -115,7 +116,7 @@ class MuSGD(Optimizer):
         buffers = [self._momentum(p) for p in params]
         torch._foreach_mul_(buffers, momentum)
         torch._foreach_add_(buffers, grads)
-        updates: list[Tensor] = torch._foreach_add(grads, buffers, alpha=momentum)
+        updates = list(torch._foreach_add(grads, buffers, alpha=momentum))
 
         matrices = [i for i, p in enumerate(params) if p.ndim >= 2]
         if not matrices:
@@ -130,9 +131,9 @@ class MuSGD(Optimizer):
         return updates
 
     @seam("update.prepare.orthogonalize")
-    def orthogonalize(self, stack: Tensor, steps: int, gain: float) -> Tensor:
-        """Orthogonalise a stack ``(n, rows, columns)`` of float32 matrices, rows <= columns, and scale it by gain."""
-        return newton_schulz(stack, steps, gain)
+    def orthogonalize(self, stack: Tensor, steps: int) -> Tensor:
+        """Orthogonalise a stack ``(n, rows, columns)`` of float32 matrices, rows <= columns."""
+        return newton_schulz(stack, steps)
 
     def apply(self, params: list[Tensor], updates: list[Tensor], index: int) -> None:
         """Move ``params`` by their updates times the learning rate of group ``index``."""
@@ -159,20 +160,14 @@ class MuSGD(Optimizer):
         return buffer
 
     def _orthogonal(self, directions: Sequence[Tensor], w_muon: float, steps: int) -> list[Tensor]:
-        shapes: dict[tuple[int, int], list[int]] = {}
+        """Return the orthogonalised directions, each times ``w_muon * 0.2*sqrt(max(rows, columns))``."""
         matrices = [_matrix(d) for d in directions]
-        for i, matrix in enumerate(matrices):
-            shapes.setdefault((matrix.shape[0], matrix.shape[1]), []).append(i)
-        result = list(directions)
-        for (rows, columns), members in shapes.items():
-            tall = rows > columns
-            stack = torch.stack([matrices[i] for i in members]).float()
-            gain = w_muon * 0.2 * math.sqrt(max(rows, columns))
-            stack = self.orthogonalize(stack.mT if tall else stack, steps, gain)
-            stack = (stack.mT if tall else stack).contiguous().to(directions[0].dtype)
-            for i, matrix in zip(members, stack.unbind(), strict=True):
-                result[i] = _tensor(matrix, directions[i])
-        return result
+        shapes = tuple((m.shape[0], m.shape[1]) for m in matrices)
+        moves = list(matrices)
+        for stack in plan_stacks(shapes):
+            unpack(self.orthogonalize(pack(matrices, stack), steps), stack, moves)
+        torch._foreach_mul_(moves, [w_muon * 0.2 * math.sqrt(max(shape)) for shape in shapes])
+        return [_tensor(move, direction) for move, direction in zip(moves, directions, strict=True)]
 
 
 def _by_kind(params: Sequence[Tensor]) -> Iterable[list[Tensor]]:

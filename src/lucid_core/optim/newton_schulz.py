@@ -11,25 +11,27 @@ __all__ = ["newton_schulz"]
 A, B, C = 3.4445, -4.7750, 2.0315
 
 
-def newton_schulz(stack: Tensor, steps: int = 5, gain: float = 1.0) -> Tensor:
-    """Return the matrices with their singular values moved close to ``gain``.
+def newton_schulz(stack: Tensor, steps: int = 5) -> Tensor:
+    """Return the matrices with their singular values moved close to 1.
 
     The batched form is the reference: stacking changes the rounding of a matrix product, so one matrix at a time gives
     other last bits.
 
     Args:
-        stack: ``(n, rows, columns)``, float32 or wider, rows <= columns. Not modified.
+        stack: ``(n, rows, columns)``, float32 or wider, rows <= columns; zero rows and columns are padding. Not
+            modified.
         steps: Iterations, at least 1.
-        gain: Factor on the result.
 
     Returns:
-        ``(n, rows, columns)``. After five steps singular values lie in about ``gain * [0.68, 1.13]`` for those that
-        were at least 1 % of the matrix's Frobenius norm. A zero matrix stays zero. The direction is independent of the
-        scale of a matrix while its Frobenius norm is between 1e-5 and 1e18; a matrix that is not finite gives NaN.
+        ``(n, rows, columns)``. After five steps singular values lie in about [0.68, 1.13] for those that were at least
+        1 % of the matrix's Frobenius norm. A zero matrix stays zero. The direction does not depend on the scale of a
+        matrix while its Frobenius norm is between 1e-5 and 1e18; a matrix that is not finite gives NaN.
     """
     x = stack / (torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True) + 1e-7)
-    for step in range(steps):
-        scale = gain if step == steps - 1 else 1.0
+    for _ in range(steps):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), x, beta=A * scale, alpha=scale)
+        polynomial = torch.baddbmm(gram, gram, gram, beta=B, alpha=C)
+        # a*I goes into the small factor: the sum a*x + (b*G + c*G*G)*x would copy x once more.
+        polynomial.diagonal(dim1=1, dim2=2).add_(A)
+        x = polynomial @ x
     return x

@@ -1,0 +1,110 @@
+"""Sizes, shapes and layout of the network."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from lucid_core.network.detector import Network
+from lucid_core.network.variants import Variant
+
+PARAMETERS = {"n": 2_437_552, "s": 9_609_632, "m": 20_132_032, "l": 24_363_712, "x": 54_672_216}
+GFLOPS = {"n": 5.4270, "s": 21.0023, "m": 67.8884, "l": 90.0504, "x": 201.6605}
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("variant", ["n", "s", "m", "l", "x"])
+def test_sizes(variant: Variant) -> None:
+    """Parameters exactly; floating-point operations of the deployed branch within 1 % (4 for each normalised value)."""
+    normalised = 0
+
+    def tally(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal normalised
+        normalised += output.numel()
+
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter, torch.no_grad():
+        network = Network(variant, 80).eval()
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.register_forward_hook(tally)
+        network.one_to_one(network.features(torch.zeros(1, 3, 640, 640)))
+    assert count(network) == PARAMETERS[variant]
+    assert (counter.get_total_flops() + 4 * normalised) / 1e9 == pytest.approx(GFLOPS[variant], rel=0.01)
+
+
+def test_parts_of_the_nano_network() -> None:
+    network = Network("n", 80)
+    assert count(network.backbone) + count(network.neck) == 2_231_952
+    assert count(network.one_to_one) == count(network.one_to_many) == 102_800
+    matrices = [p for p in network.parameters() if p.ndim >= 2]
+    assert len(matrices) == 127
+    assert len(list(network.parameters())) - len(matrices) == 242
+
+
+def test_outputs_and_prior() -> None:
+    torch.manual_seed(0)
+    predictions = Network("n", 5).eval()(torch.rand(2, 3, 64, 96))
+    for branch in (predictions.one_to_many, predictions.one_to_one):
+        assert branch.logits.shape == (2, 126, 5)
+        assert branch.distances.shape == (2, 126, 4)
+        assert branch.logits.sigmoid().mean().item() == pytest.approx(0.01, rel=0.5)
+    assert predictions.anchors.centres.shape == (126, 2)
+    bias = Network("n", 5).one_to_one.get_submodule("classes.0.4").get_parameter("bias")
+    assert bias.tolist() == pytest.approx([-math.log(99)] * 5)
+
+
+def test_flattened_rows_follow_the_anchors() -> None:
+    """An anchor's row answers to its own place in the image."""
+    torch.manual_seed(0)
+    network = Network("n", 2).eval()
+    branch = network.one_to_one
+    features = [torch.zeros(1, width, 64 // s, 96 // s) for width, s in zip(network.neck.widths, (8, 16, 32), strict=True)]
+    base = branch(tuple(features)).logits
+    features[1][0, :, 2, 3] = 5.0
+    moved = (branch(tuple(features)).logits != base).any(-1)[0].nonzero().flatten().tolist()
+    assert 96 + 2 * 6 + 3 in moved
+    assert all(96 <= row < 96 + 24 for row in moved)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_memory_format_changes_only_rounding(training: bool) -> None:
+    torch.manual_seed(0)
+    network = Network("n", 3).train(training)
+    image = torch.rand(2, 3, 64, 64)
+    plain = network(image)
+    last = copy.deepcopy(network).to(memory_format=torch.channels_last)(image.to(memory_format=torch.channels_last))
+    for a, b in zip((*plain.one_to_many, *plain.one_to_one), (*last.one_to_many, *last.one_to_one), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-4)
+
+
+def test_same_seed_gives_the_same_network() -> None:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        states.append(Network("n", 4).state_dict())
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not any("num_batches" in name for name in states[0])
+
+
+def test_anchors_made_under_inference_mode_can_train() -> None:
+    network = Network("n", 2)
+    with torch.inference_mode():
+        network(torch.rand(1, 3, 160, 32))
+    predictions = network(torch.rand(2, 3, 160, 32))
+    scaled = predictions.one_to_one.distances * predictions.anchors.strides
+    scaled.sum().backward()
+
+
+def test_a_detector_needs_classes() -> None:
+    with pytest.raises(ValueError, match="num_classes=0"):
+        Network("n", 0)

@@ -1,0 +1,105 @@
+"""Nothing between the arrival of a batch and the end of the optimizer step is read back by the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lucid_core.module import Detector
+from lucid_core.optim.build import build_optimizer
+from lucid_core.optim.ema import AveragedNetwork
+from lucid_core.types import Batch, Targets
+
+aten = torch.ops.aten
+
+
+class HostRead(AssertionError):
+    """An operation that makes the host wait for the device, or whose shape depends on values."""
+
+
+class NoHostReads(TorchDispatchMode):
+    """Refuse what would synchronise on a GPU, wherever it runs."""
+
+    READS = (aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.lift_fresh, aten.equal, aten.bincount)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in self.READS:
+            raise HostRead(f"{func} in the step")
+        if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
+            if any(index is not None and index.dtype == torch.bool for index in args[1]):
+                raise HostRead(f"{func} by a mask in the step")
+        return func(*args, **(kwargs or {}))
+
+
+def make(device: str, capacity: int = 4, filled: int = 3) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    module = Detector(["a", "b"]).to(device).train()
+    optimizer = build_optimizer("musgd", module.network.parameters(), 0.01, 0.95, 5e-4)
+    average = AveragedNetwork(module.network)
+    valid = torch.arange(capacity).expand(2, -1) < filled
+    corner = torch.rand(2, capacity, 2) * 30
+    boxes = torch.cat((corner, corner + 20), 2) * valid.unsqueeze(2)
+    targets = Targets(*(t.to(device) for t in (boxes, valid.long(), valid.clone())))
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, device=device)
+    batch = Batch(images, targets, torch.arange(2), torch.zeros(2, 3))
+
+    def step() -> None:
+        unpacked = module.unpack(batch)
+        losses = module.objective(module.network(unpacked.images), unpacked.targets)
+        losses.total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        average.write_scalars()
+        average.update()
+        losses.scalars()
+
+    return step, module
+
+
+@pytest.mark.parametrize("filled", [0, 3])
+def test_no_host_read_in_a_step(filled: int) -> None:
+    step, _ = make("cpu", filled=filled)
+    with NoHostReads():
+        step()
+        step()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: (x > 0).nonzero(),
+        lambda x: x.flatten()[0].tolist(),
+        lambda x: x.new_tensor([1.0, 2.0]),
+    ],
+)
+def test_the_check_sees_host_reads(read: Any) -> None:
+    with NoHostReads(), pytest.raises(HostRead):
+        read(torch.rand(3, 4))
+
+
+@contextmanager
+def sync_errors() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("filled", [0, 3])
+def test_no_synchronisation_in_a_step(filled: int) -> None:
+    step, module = make("cuda", filled=filled)
+    with torch.autocast("cuda", torch.bfloat16):
+        step()
+        with sync_errors():
+            step()
+    with sync_errors(), pytest.raises(RuntimeError, match="synchronizing"):
+        next(module.parameters()).sum().item()
