@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lucid_core
 from lucid_core.module import Detector
 from lucid_core.optim.build import build_optimizer
 from lucid_core.optim.ema import AveragedNetwork
@@ -75,13 +78,23 @@ def test_no_host_read_in_a_step(filled: int) -> None:
         lambda x: x.sum().item(),
         lambda x: x[x > 0],
         lambda x: (x > 0).nonzero(),
-        lambda x: x.flatten()[0].tolist(),
         lambda x: x.new_tensor([1.0, 2.0]),
     ],
 )
 def test_the_check_sees_host_reads(read: Any) -> None:
     with NoHostReads(), pytest.raises(HostRead):
         read(torch.rand(3, 4))
+
+
+def test_no_source_line_copies_to_the_host() -> None:
+    """``tolist`` and its kind read CPU memory without an operation that a dispatch mode could see."""
+    root = Path(lucid_core.__file__).parent
+    files = [path for part in ("network", "objective", "optim") for path in (root / part).glob("*.py")]
+    assert len(files) > 12
+    for path in files:
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        calls = [node.func.attr for node in nodes if isinstance(node.func, ast.Attribute)]
+        assert not {"item", "tolist", "numpy", "cpu", "nonzero"} & set(calls), path
 
 
 @contextmanager
