@@ -1,0 +1,69 @@
+"""Training images per second of one process on one processor: decode, augment, collate.
+
+    python benchmarks/loader.py FOLDER [--batch-size 16] [--size 640] [--images 800] [--profile]
+
+FOLDER is a COCO or YOLO folder. The process pins itself to the last processor that it may use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import time
+
+import cv2
+import torch
+
+from lucid_core.data.augment import Augmenter, Recipe
+from lucid_core.data.layout import open_split
+from lucid_core.data.loader import TrainLoader
+from lucid_core.data.plan import BatchPlan, EpochPlan
+from lucid_core.data.source import SourceReader
+
+
+def main() -> None:
+    """Measure three times and print each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--size", type=int, default=640)
+    parser.add_argument("--images", type=int, default=800)
+    parser.add_argument("--close-mosaic", action="store_true", help="measure an epoch without mosaic")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    cv2.setNumThreads(0)
+
+    data = open_split(options.folder, "train")
+    plan = EpochPlan(len(data), 0, 1 if options.close_mosaic else None, 1)
+    source = SourceReader(data.records, options.size)
+    augmenter = Augmenter(source, data.records, plan, options.size, Recipe(), 0)
+    loader = TrainLoader(augmenter, BatchPlan(plan, options.batch_size), len(data.class_names))
+
+    def take(images: int, epoch: int) -> None:
+        while images > 0:
+            loader.batch_sampler.set_epoch(epoch)
+            for batch in loader:
+                images -= len(batch.images)
+                if images <= 0:
+                    break
+            epoch += 1
+
+    take(32, 0)
+    for repeat in range(3):
+        start = time.perf_counter()
+        take(options.images, 100 * repeat)
+        print(f"batch {options.batch_size}: {options.images / (time.perf_counter() - start):.1f} images/s")
+    if options.profile:
+        profile = cProfile.Profile()
+        profile.runcall(take, options.images, 0)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The data module: from the settings of a run to its loaders."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lucid_core.data.augment import Augmenter, Recipe
+from lucid_core.data.layout import Layout, Split, open_split
+from lucid_core.data.loader import EvaluationLoader, TrainLoader
+from lucid_core.data.plan import BatchPlan, EpochPlan
+from lucid_core.data.records import DataSet, match_classes
+from lucid_core.data.shapes import write_shapes
+from lucid_core.data.source import SourceReader
+from lucid_core.data.types import DataError
+from lucid_core.data.workers import Workers, allot
+
+__all__ = ["DataModule"]
+
+#: Where the generated data set is kept, under the working directory.
+SHAPES = Path(".lucid/shapes")
+#: Problems of a split that are shown; the rest is written to a file.
+SHOWN = 10
+
+DEFAULT_RECIPE = Recipe()
+
+Loader = TypeVar("Loader", TrainLoader, EvaluationLoader)
+
+
+class DataModule(LightningDataModule):
+    """Training and evaluation data of one COCO or YOLO folder, or of the generated set.
+
+    Args:
+        root: The data set's folder (or YOLO yaml file); ``shapes`` is a generated set, kept in ``.lucid/shapes``.
+        layout: ``coco``, ``yolo``, or ``auto`` for the one that is there.
+        image_size: Side of the square network input in pixels, a multiple of 32.
+        batch_size: Images per batch and process.
+        workers: Processes that load training images; ``auto`` takes the smaller of batch size and processors. Counts
+            that would overfill shared memory are lowered.
+        val_workers: Processes that load evaluation images; ``auto`` takes at most 4.
+        recipe: How training images are varied.
+        close_mosaic: Mosaic is off in that many last epochs; 0 keeps it on.
+        seed: Of the order and of all that varies.
+        train_images: Folder of the training images, where it is not found by itself; goes with the next.
+        train_annotations: COCO json of the training images.
+        val_images: Folder of the validation images; goes with the next.
+        val_annotations: COCO json of the validation images.
+
+    Raises:
+        ValueError: A setting is out of range.
+    """
+
+    def __init__(
+        self,
+        root: str = "shapes",
+        layout: Layout = "auto",
+        image_size: int = 640,
+        batch_size: int = 16,
+        workers: int | Literal["auto"] = "auto",
+        val_workers: int | Literal["auto"] = "auto",
+        recipe: Recipe = DEFAULT_RECIPE,
+        close_mosaic: int = 10,
+        seed: int = 0,
+        train_images: str | None = None,
+        train_annotations: str | None = None,
+        val_images: str | None = None,
+        val_annotations: str | None = None,
+    ) -> None:
+        super().__init__()
+        if image_size < 32 or image_size % 32:
+            near = max(32, round(image_size / 32) * 32)
+            raise ValueError(f"image_size is {image_size}; it must be a positive multiple of 32, such as {near}")
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed is {seed}; it must lie in [0, 2**64)")
+        least = {"batch_size": (batch_size, 1), "close_mosaic": (close_mosaic, 0)}
+        least |= {
+            name: (count, 0) for name, count in (("workers", workers), ("val_workers", val_workers)) if count != "auto"
+        }
+        for name, (given, lowest) in least.items():
+            if given < lowest:
+                raise ValueError(f"{name} is {given}; it must be at least {lowest}")
+        self.root = root
+        self.layout: Layout = layout
+        self.image_size = image_size
+        self.batch_size = batch_size
+        self.workers = workers
+        self.val_workers = val_workers
+        self.recipe = recipe
+        self.close_mosaic = close_mosaic
+        self.seed = seed
+        self._places = {"train": (train_images, train_annotations), "val": (val_images, val_annotations)}
+        self._loaders: dict[str, TrainLoader | EvaluationLoader] = {}
+        self._reported: set[str] = set()
+
+    @cached_property
+    def train_set(self) -> DataSet:
+        """The training split. Its classes are those of the run."""
+        return self._read("train")
+
+    @cached_property
+    def val_set(self) -> DataSet:
+        """The validation split, its labels brought to the classes of the training split."""
+        return match_classes(self.train_set, self._read("val"))
+
+    @cached_property
+    def test_set(self) -> DataSet:
+        """The test split where there is one, else the validation split."""
+        try:
+            test = self._read("test")
+        except DataError as error:
+            rank_zero_warn(f"testing on the validation split, since the test split cannot be read: {error}")
+            return self.val_set
+        return match_classes(self.train_set, test)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, by label."""
+        return self.train_set.class_names
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def category_ids(self) -> tuple[int, ...]:
+        """Ids of the classes in result files, by label."""
+        return self.train_set.category_ids
+
+    def prepare_data(self) -> None:
+        """Write the generated data set, if it is asked for and not there."""
+        if self.root == "shapes":
+            write_shapes(SHAPES)
+
+    def setup(self, stage: str) -> None:
+        """Read what the stage needs, and tell what is wrong with it."""
+        if stage == "fit":
+            self._report("train", self.train_set)
+        if stage in ("fit", "validate"):
+            self._report("val", self.val_set)
+        if stage == "test":
+            self._report("test", self.test_set)
+
+    def teardown(self, stage: str) -> None:
+        """End the workers."""
+        for name in list(self._loaders):
+            self._loaders.pop(name).close()
+
+    def train_dataloader(self) -> TrainLoader:
+        """Make the training loader, with this process's part of every batch."""
+        data, trainer, (rank, world) = self.train_set, self.trainer, self._process()
+        if len(data) < world:
+            raise DataError(f"{self.root}: {len(data)} training images cannot be shared by {world} processes")
+        overfit = getattr(trainer, "overfit_batches", 0) > 0
+        epochs = None if trainer is None or trainer.max_epochs in (None, -1) else trainer.max_epochs
+        plan = EpochPlan(len(data), self.seed, epochs, self.close_mosaic, shuffle=not overfit)
+        source = SourceReader(data.records, self.image_size)
+        augmenter = Augmenter(source, data.records, plan, self.image_size, self.recipe, self.seed)
+        batches = BatchPlan(plan, self.batch_size, rank, world, repeat=overfit)
+        loader = TrainLoader(
+            augmenter, batches, self.num_classes, self._allotted.train, pin_memory=self._feeds_cuda()
+        )
+        return self._keep("train", loader)
+
+    def val_dataloader(self) -> EvaluationLoader:
+        """Make the validation loader, with this process's part of the split."""
+        return self._keep("val", self._evaluation(self.val_set))
+
+    def test_dataloader(self) -> EvaluationLoader:
+        """Make the test loader, with this process's part of the split."""
+        return self._keep("test", self._evaluation(self.test_set))
+
+    def _read(self, split: Split) -> DataSet:
+        root = write_shapes(SHAPES) if self.root == "shapes" else Path(self.root)
+        images, annotations = self._places.get(split, (None, None))
+        data = open_split(root, split, self.layout, images, annotations)
+        if not len(data):
+            raise DataError(f"{root}: the {split} split has no usable image; {data.report()}")
+        return data
+
+    def _evaluation(self, data: DataSet) -> EvaluationLoader:
+        rank, world = self._process()
+        return EvaluationLoader(
+            SourceReader(data.records, self.image_size),
+            data.records,
+            self.image_size,
+            self.batch_size,
+            self.num_classes,
+            self._allotted.val,
+            rank,
+            world,
+            self._feeds_cuda(),
+        )
+
+    @cached_property
+    def _allotted(self) -> Workers:
+        here = 1 if self.trainer is None else self.trainer.num_devices
+        return allot(self.workers, self.val_workers, self.batch_size, self.image_size, here)
+
+    def _process(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+    def _feeds_cuda(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+    def _keep(self, name: str, loader: Loader) -> Loader:
+        """Close the workers of the loader that this one takes the place of."""
+        if name in self._loaders:
+            self._loaders[name].close()
+        self._loaders[name] = loader
+        return loader
+
+    def _report(self, split: str, data: DataSet) -> None:
+        if split in self._reported or not data.problems:
+            return
+        self._reported.add(split)
+        told = f"{self.root}, {split} split: {data.report(SHOWN)}"
+        if len(data.problems) > SHOWN and self.trainer is not None:
+            file = Path(self.trainer.log_dir or self.trainer.default_root_dir, f"problems-{split}.txt")
+            told += f"\nAll of them are in {file}"
+            if self.trainer.is_global_zero:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text("\n".join(data.problems) + "\n")
+        rank_zero_warn(told)
