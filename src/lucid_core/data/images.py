@@ -128,7 +128,7 @@ def _rgb(image: Image.Image) -> NDArray[np.uint8]:
         return np.repeat(grey[..., None], 3, axis=2)
     if image.mode == "F":
         raise ValueError("floating-point grey has no defined scale; convert it to 8 or 16 bit")
-    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _orientation(image: Image.Image) -> int:

@@ -264,6 +264,6 @@ def _share(field: str) -> float:
         raise Fault(f"{field!r} is not a number") from None
     # Written so that NaN fails, too.
     if not -TOLERANCE <= value <= 1 + TOLERANCE:
-        pixels = "; divide pixels by the size of the picture" if math.isfinite(value) and value > 1 else ""
+        pixels = "; divide pixels by the size of the picture" if math.isfinite(value) and value > 2 else ""
         raise Fault(f"{field} is not a share of the picture in [0, 1]{pixels}")
     return min(max(value, 0.0), 1.0)
