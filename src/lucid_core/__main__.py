@@ -1,0 +1,70 @@
+"""The front door of the ``lucid`` command: what needs no torch is answered here, at once."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+
+from lucid_core import __version__
+
+COMMANDS = {
+    "fit": "train, validate after each epoch, and print the result; without arguments, train the demo",
+    "validate": "measure a checkpoint on the validation images",
+    "test": "measure a checkpoint on the test images",
+    "plugins": "list the installed plugins",
+}
+
+HELP = """usage: lucid <command> [options]
+
+Train small real-time detectors, and measure them.
+
+commands:
+{commands}
+
+examples:
+  lucid fit                                     train the demo (generated images, no download)
+  lucid fit --config detect --data.root FOLDER  train on a COCO or YOLO folder
+  lucid validate --ckpt_path RUN/checkpoints/best.ckpt
+
+options:
+  -h, --help  this text; `lucid <command> --help` lists the options of a command
+  --version   the version
+"""
+
+
+def main() -> int:
+    """Run the command line and return its exit status: 0 done, 1 failed, 2 not understood."""
+    argv = sys.argv[1:]
+    command = argv[0] if argv else "--help"
+    if command in ("-h", "--help"):
+        print(HELP.format(commands="\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())), end="")
+        return 0
+    if command == "--version":
+        print(f"lucid-core {__version__}")
+        return 0
+    if command not in COMMANDS:
+        nearest = get_close_matches(command, COMMANDS, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"Commands are {', '.join(COMMANDS)}."
+        print(f"lucid: error: no command is called {command!r}; {hint}", file=sys.stderr)
+        return 2
+    if command == "plugins":
+        return _list_plugins()
+
+    from lucid_core.cli import main as run
+
+    return run(argv)
+
+
+def _list_plugins() -> int:
+    from lucid_core.plugins import installed
+
+    plugins = installed()
+    if not plugins:
+        print("no plugins are installed")
+    for plugin in plugins:
+        print(f"{plugin.name}  {plugin.distribution}  ({plugin.target})  {plugin.state}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""What the command line did not understand, in one line, with the nearest thing that exists."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from lucid_core.plugins import class_names
+
+__all__ = ["explain"]
+
+
+def explain(parser: Any, message: str) -> str:
+    """Turn a message of jsonargparse into one line.
+
+    Args:
+        parser: The parser of the command in question.
+        message: What jsonargparse said, usually several lines long.
+    """
+    key = _first(r'key "([^"]+)"', message)
+    for rule in (_linked_option, _unknown_option, _unknown_key, _unknown_class, _wrong_class, _wrong_value):
+        line = rule(parser, key, message)
+        if line is not None:
+            return line
+    return " ".join(message.split())
+
+
+def _linked_option(parser: Any, key: str, message: str) -> str | None:
+    found = re.search(r"argument (?P<source>\S+) --> (?P<target>\S+):", message) or re.search(
+        r'Linked "(?P<target>\S+)" must be given via "(?P<source>\S+)"', message
+    )
+    return f"{found['target']} cannot be set: it comes from {found['source']}" if found else None
+
+
+def _unknown_option(parser: Any, key: str, message: str) -> str | None:
+    unknown = _first(r"^unrecognized arguments: (\S+)", message).partition("=")[0]
+    if not unknown:
+        return None
+    if not unknown.startswith("-"):
+        return f"unexpected argument {unknown!r}: options start with --"
+    options = [option for action in parser._actions for option in action.option_strings]
+    return f"no option is called {unknown!r}{_nearest(unknown.removesuffix('+'), options)}"
+
+
+def _unknown_key(parser: Any, key: str, message: str) -> str | None:
+    unknown = _first(r"does not accept option '([^']+)'$", message)
+    if not unknown:
+        return None
+    return f"no setting is called {unknown!r}{_nearest(unknown, [action.dest for action in parser._actions])}"
+
+
+def _unknown_class(parser: Any, key: str, message: str) -> str | None:
+    name = _first(r"Expected a dot import path string: (\S+)", message)
+    if not name:
+        return None
+    key = key or _first(r"^--(\S+?)\.help", message)
+    hints = [getattr(action, "_typehint", None) for action in parser._actions if action.dest == key]
+    bases = [base for hint in hints for base in _classes(hint)]
+    names = sorted({known for base in bases for known in class_names(base)})
+    kind = bases[0].__name__.lower() if bases else "class"
+    nearest = _nearest(name, names)
+    return (
+        f"no {kind} is called {name!r}{nearest or '.'} Bare names work for Lightning's classes and for those of "
+        "installed plugins (`lucid plugins` lists them)."
+    )
+
+
+def _wrong_class(parser: Any, key: str, message: str) -> str | None:
+    found = re.search(
+        r"Problem with given class_path '([^']+)':(.*?)(?=\n\s*- |\n\s*Given value|\Z)", message, re.DOTALL
+    )
+    if found is None:
+        stranger = _first(r"(Import path does not correspond to a subclass of \w+)", message)
+        return f"{key}: {_first(r'Given value: (.+)', message)}: {stranger}" if stranger else None
+    path, problem = found[1], " ".join(found[2].split())
+    short = path.rpartition(".")[2]
+    if option := _first(r"Option '([^']+)' is not accepted", problem):
+        return f"{short} has no option {option!r}{_nearest(option, _parameters(path))}"
+    if required := _first(r"arguments are required: (.+)", problem):
+        return f"{short} needs {required}: add --{key}.{required.partition(',')[0]}=..."
+    if inner := _first(r'key "([^"]+)"', problem):
+        return _wrong_value(parser, f"{short}.{inner}", problem)
+    if attribute := _first(r"has no attribute '([^']+)'", problem):
+        module = path.rpartition(".")[0]
+        classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
+        return f"{module} has no class {attribute!r}{_nearest(attribute, [name for name, _ in classes])}"
+    return f"{path} cannot be imported: {problem}"
+
+
+def _wrong_value(parser: Any, key: str, message: str) -> str | None:
+    value = _first(r"Got value: (.+)", message) or _first(r"Given value: (.+)", message)
+    expected = _first(r"Expected an? (.+?)\. Got value", message) or _first(r"Subtypes: [\[(](.+)[\])]", message)
+    if not key or not value or not expected:
+        return None
+    if choices := re.findall(r"Literal\[(.+?)\]", expected):
+        options = re.findall(r"'([^']*)'", choices[0])
+        return f"{key} must be one of {', '.join(options)}, got {value!r}{_nearest(value, options)}"
+    wanted = re.sub(r"<class '([^']+)'>", lambda c: c[1].rpartition(".")[2].replace("NoneType", "null"), expected)
+    return f"{key} must be {wanted.replace(', ', ' or ')}, got {value!r}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    folded = {item.lower(): item for item in known}
+    nearest = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
+
+
+def _parameters(path: str) -> list[str]:
+    module, _, name = path.rpartition(".")
+    return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
+
+
+def _classes(hint: Any) -> Iterable[type]:
+    """Every class with subclasses of its own inside a type hint, outermost first."""
+    if isinstance(hint, type) and hint not in (int, str, float, bool, type(None)):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from _classes(part)
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text, re.MULTILINE)
+    return found[1].strip() if found else ""

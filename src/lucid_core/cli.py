@@ -1,0 +1,281 @@
+"""The commands of ``lucid`` that need torch: LightningCLI with our model, our data, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import yaml
+from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import ProgressBar as AnyProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins import Precision
+from lightning.pytorch.strategies import Strategy
+from torch.optim import Optimizer
+
+from lucid_core import plugins
+from lucid_core.advice import explain
+from lucid_core.data.types import DataError
+from lucid_core.progress import ProgressBar
+
+__all__ = ["CONFIGS", "LucidCLI", "main", "run"]
+
+#: Where the packaged configurations lie.
+CONFIGS = Path(__file__).parent / "configs"
+
+#: What ``Trainer`` arguments are when neither a configuration nor the command line names them.
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "max_epochs": 50,
+    "gradient_clip_val": 10.0,
+    "deterministic": True,
+    # The epoch plan is sharded by the data module, whose samples do not depend on the number of processes.
+    "use_distributed_sampler": False,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command as typed.
+
+    Args:
+        argv: The command, then its options.
+
+    Returns:
+        0 when done, 1 when the run failed for a reason the user can mend. ``LUCID_DEBUG=1`` raises it instead.
+
+    Raises:
+        SystemExit: With 2 where the command line was not understood, with 0 after ``--help`` and its like.
+    """
+    from lucid_core.data.module import DataModule
+    from lucid_core.module import Detector
+
+    try:
+        run(argv, Detector, DataModule)
+    except (ValueError, OSError, MisconfigurationException) as error:
+        if os.environ.get("LUCID_DEBUG"):
+            raise
+        hint = "" if isinstance(error, DataError) else " (LUCID_DEBUG=1 shows where)"
+        print(f"lucid: error: {_one_line(error)}{hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(argv: Sequence[str], model: type[LightningModule], data: type[LightningDataModule]) -> LucidCLI:
+    """Load the plugins, then parse and carry out one command."""
+    load_plugins()
+    _quieten()
+    return LucidCLI(argv, model, data)
+
+
+def load_plugins() -> list[type]:
+    """Import what the installed plugins offer, and warn of names that no longer work bare."""
+    offered = plugins.components(plugins.load())
+    for base in (Callback, Logger, Optimizer, Precision, Strategy):
+        for name, paths in plugins.name_clashes(base, offered).items():
+            text = f"the name {name} is ambiguous: use one of {', '.join(paths)}"
+            warnings.warn(text, plugins.PluginWarning, stacklevel=2)
+    return offered
+
+
+class Parser(LightningArgumentParser):
+    """A parser that says in one line what it did not understand, and what was probably meant."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print one line and exit with status 2."""
+        if not self.exit_on_error:
+            super().error(message, ex)
+        parser = getattr(ex, "subcommand_parser", None) or self
+        self.exit(2, f"lucid: error: {explain(parser, message)}\n")
+
+
+class ConfigFile(ActionConfigFile):
+    """``--config`` that also takes the name of a packaged configuration, and an empty file."""
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+        """Merge one configuration into what was parsed so far."""
+        if values.lstrip().startswith("{"):
+            self.apply_config(parser, cfg, self.dest, values)
+        else:
+            path = _find_config(values)
+            if not _is_empty(path):
+                self.apply_config(parser, cfg, self.dest, str(path))
+
+
+class LucidCLI(LightningCLI):
+    """LightningCLI for one command.
+
+    Args:
+        argv: The command, then its options.
+        model: The LightningModule class; it takes ``class_names``.
+        data: The LightningDataModule class; its instances have ``class_names``.
+    """
+
+    def __init__(self, argv: Sequence[str], model: type[LightningModule], data: type[LightningDataModule]) -> None:
+        self.command = argv[0]
+        super().__init__(
+            model,
+            data,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults=TRAINER_DEFAULTS,
+            seed_everything_default=0,
+            parser_kwargs={"prog": "lucid", "allow_abbrev": False, self.command: {"allow_abbrev": False}},
+            parser_class=Parser,
+            args=[self.command, *_base_configs(argv[1:]), *argv[1:]],
+            auto_configure_optimizers=False,
+        )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Build the parser of the asked command only."""
+        return {self.command: LightningCLI.subcommands()[self.command]}
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Make a parser with our ``--config``."""
+        parser = self.parser_class(dump_header=["lucid-core"], **kwargs)
+        parser.add_argument(
+            "-c",
+            "--config",
+            action=ConfigFile,
+            help=f"A file, or a packaged one: {', '.join(_packaged())}. Several compose; later ones win.",
+        )
+        return parser
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Let the model take its class names from the data."""
+        parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse ``args`` without asking whether ``sys.argv`` holds the same."""
+        self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        # Lightning puts the checkpoint's hyperparameters over what the user typed; _base_configs puts them under it.
+        pass
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Add the loggers and callbacks of a run, except where the user named their own."""
+        asked: Namespace = self.config_init[self.command].trainer
+        changed: dict[str, Any] = {"deterministic": _deterministic(asked.deterministic, asked.accelerator)}
+        if not asked.barebones:
+            changed["logger"] = _loggers(asked.default_root_dir) if asked.logger in (None, True) else asked.logger
+            given = asked.callbacks or []
+            given = list(given) if isinstance(given, list) else [given]
+            changed["callbacks"] = given + self._default_callbacks(asked, given, bool(changed["logger"]))
+        return super().instantiate_trainer(**changed, **kwargs)
+
+    def _default_callbacks(self, asked: Namespace, given: list[Callback], logs: bool) -> list[Callback]:
+        def has(kind: type[Callback]) -> bool:
+            return any(isinstance(callback, kind) for callback in given)
+
+        added: list[Callback] = []
+        if asked.enable_progress_bar is not False and not has(AnyProgressBar):
+            added.append(ProgressBar())
+        if self.command != "fit":
+            return added
+        if logs and not has(LearningRateMonitor):
+            added.append(LearningRateMonitor(logging_interval="step"))
+        if asked.enable_checkpointing is not False and not has(Checkpoint):
+            added.append(
+                ModelCheckpoint(
+                    monitor="val/map", mode="max", filename="best", save_last=True, enable_version_counter=False
+                )
+            )
+        return added
+
+
+def _packaged() -> list[str]:
+    return sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+def _find_config(name: str) -> Path:
+    """The file that ``--config name`` means: one that exists, else a packaged one."""
+    for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    near = get_close_matches(name, _packaged(), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"packaged ones are {', '.join(_packaged())}"
+    raise TypeError(f"no configuration is called {name!r}; {hint}")
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether ``path`` holds nothing, or nothing but comments; anything but settings is refused, with its name."""
+    try:
+        content = yaml.safe_load(path.read_text("utf-8-sig"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise TypeError(f"configuration {path} cannot be read: {error}") from error
+    if content is not None and not isinstance(content, dict):
+        raise TypeError(f"configuration {path} must hold settings, such as 'trainer:', got {str(content)[:40]!r}")
+    return not content
+
+
+def _base_configs(options: Sequence[str]) -> list[str]:
+    """Options to put before the user's own, so that theirs win: where a run starts from when it does not say.
+
+    With ``--ckpt_path`` that is what the checkpoint was trained with, and its run's configuration unless another one is
+    named. Without either, it is the demo.
+    """
+    names_config = any(option in ("-c", "--config") or option.startswith("--config=") for option in options)
+    checkpoint = _checkpoint_of(options)
+    if checkpoint is None:
+        return [] if names_config else ["--config", str(CONFIGS / "demo.yaml")]
+    try:
+        trained_with = torch.load(checkpoint, map_location="cpu", weights_only=True).get("hyper_parameters", {})
+    except Exception as error:
+        raise ValueError(f"{checkpoint} is no checkpoint that can be read: {error}") from error
+    # The class names come from the data; what starts with an underscore is Lightning's own note.
+    model = {k: v for k, v in trained_with.items() if not k.startswith("_") and k != "class_names"}
+    base = ["--config", json.dumps({"model": model})]
+    run_config = checkpoint.parent.parent / "config.yaml"
+    return base if names_config or not run_config.is_file() else [*base, "--config", str(run_config)]
+
+
+def _checkpoint_of(options: Sequence[str]) -> Path | None:
+    for option, following in pairwise([*options, ""]):
+        name, equals, value = option.partition("=")
+        path = Path(value if equals else following)
+        if name == "--ckpt_path" and path.is_file():
+            return path
+    return None
+
+
+def _loggers(root: str | None) -> list[Logger]:
+    """TensorBoard and CSV, in one new folder ``runs/version_N``."""
+    tensorboard = TensorBoardLogger(root or ".", name="runs")
+    return [tensorboard, CSVLogger(root or ".", name="runs", version=tensorboard.version)]
+
+
+def _deterministic(asked: bool | str | None, accelerator: object) -> bool | str | None:
+    """On MPS some operations have no deterministic form: there, what was asked becomes a warning."""
+    on_mps = torch.backends.mps.is_available() and accelerator in ("auto", "gpu", "mps")
+    return "warn" if asked is True and on_mps else asked
+
+
+def _quieten() -> None:
+    """Leave out what Lightning says in every run and nobody can act on."""
+    # The run folder is new, but by the time the CSV logger looks the configuration lies in it.
+    warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
+    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.* is deprecated")
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
+
+
+def _is_no_advertisement(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("💡")
+
+
+def _one_line(error: BaseException) -> str:
+    """The message of ``error``, without the traceback that a loader's worker wraps around it."""
+    text = str(error)
+    if text.startswith("Caught ") and "\nOriginal Traceback" in text:
+        text = text.rpartition(f"{type(error).__name__}: ")[2]
+    return " ".join(text.split())

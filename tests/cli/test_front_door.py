@@ -1,0 +1,70 @@
+"""What needs no torch is answered at once; the rest costs little more than Lightning's own import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lucid_core import __version__
+
+SOURCE = Path(__file__).parents[2] / "src"
+CHECKED = """
+import sys
+from lucid_core.__main__ import main
+status = main()
+assert not {"torch", "lightning", "numpy", "jsonargparse"} & set(sys.modules), "a heavy import"
+sys.exit(status)
+"""
+
+
+def python(code: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "text"),
+    [
+        ([], 0, "usage: lucid <command>"),
+        (["--help"], 0, "validate"),
+        (["-h"], 0, "lucid fit"),
+        (["--version"], 0, f"lucid-core {__version__}\n"),
+        (["plugins"], 0, ""),
+        (["fitt"], 2, "lucid: error: no command is called 'fitt'; did you mean fit?"),
+        (["predct"], 2, "Commands are fit, validate, test, plugins."),
+        (["--confg", "x"], 2, "no command is called '--confg'"),
+    ],
+)
+def test_the_front_door_imports_nothing_heavy(argv: list[str], status: int, text: str) -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = python(CHECKED, *argv)
+        seconds.append(time.perf_counter() - start)
+    assert done.returncode == status, done.stderr
+    assert text in (done.stdout if status == 0 else done.stderr)
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.slow
+def test_help_of_fit_costs_at_most_a_second_more_than_lightning() -> None:
+    pytest.importorskip("lucid_core.data.module")
+    code = """
+import sys, time
+import lightning.pytorch.cli
+start = time.process_time()
+from lucid_core.__main__ import main
+try:
+    main()
+except SystemExit as stopped:
+    assert stopped.code == 0
+print("seconds", time.process_time() - start, file=sys.stderr)
+"""
+    done = python(code, "fit", "--help")
+    assert "--trainer.max_epochs" in done.stdout, done.stderr
+    assert float(done.stderr.rpartition("seconds")[2]) < 1.0

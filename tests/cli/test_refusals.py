@@ -1,0 +1,113 @@
+"""What is not understood is answered in one line with the nearest thing that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lucid_core.cli
+from lucid_core.cli import main
+
+from . import standin
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("fit --modle.lr 1", "no option is called '--modle.lr'; did you mean '--model.lr'?"),
+        ("fit --model.lrr=1", "no option is called '--model.lrr'; did you mean '--model.lr'?"),
+        ("fit --trainer.max_epoch 3", "did you mean '--trainer.max_epochs'?"),
+        ("fit --trainer.callback+=Timer", "did you mean '--trainer.callbacks"),
+        ("fit extra", "unexpected argument 'extra'"),
+        ("fit --model.lr", "argument --model.lr: expected one argument"),
+        ("fit --model.lr abc", "model.lr must be float, got 'abc'"),
+        ("fit --model.momentum abc", "model.momentum must be float or null, got 'abc'"),
+        ("fit --data.workers 1.5", "data.workers must be int, got '1.5'"),
+        ("fit --trainer.max_epochs abc", "trainer.max_epochs must be int or null, got 'abc'"),
+        ("fit --model.variant N", "model.variant must be one of n, s, m, got 'N'; did you mean 'n'?"),
+        ("fit --model.class_names [a]", "model.class_names cannot be set: it comes from data.class_names"),
+        ("fit --trainer.callbacks+=EarlyStoping", "no callback is called 'EarlyStoping'; did you mean 'EarlyStopping'?"),
+        ("fit --trainer.callbacks+=LossReplay", "no callback is called 'LossReplay'."),
+        ("fit --trainer.callbacks.help=EarlyStoping", "did you mean 'EarlyStopping'?"),
+        ("fit --trainer.callbacks+=lightning.pytorch.callbacks.Tiner", "did you mean 'Timer'?"),
+        ("fit --trainer.callbacks+=no_such_package.Replay", "No module named 'no_such_package'"),
+        ("fit --trainer.callbacks+=torch.nn.Linear", "does not correspond to a subclass of Callback"),
+        (
+            "fit --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x",
+            "EarlyStopping has no option 'monitr'; did you mean 'monitor'?",
+        ),
+        (
+            "fit --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=x --trainer.callbacks.patience=x",
+            "EarlyStopping.patience must be int, got 'x'",
+        ),
+        ("fit --trainer.callbacks+=EarlyStopping", "EarlyStopping needs monitor"),
+        ("fit --trainer.logger=CSVLoger", "no logger is called 'CSVLoger'; did you mean 'CSVLogger'?"),
+        ("fit --config detct", "no configuration is called 'detct'; did you mean 'detect'?"),
+        ("fit --config nowhere/mine.yaml", "no configuration is called 'nowhere/mine.yaml'; packaged ones are"),
+    ],
+)
+def test_a_command_line_is_refused_in_one_line(refused: Refused, line: str, answer: str) -> None:
+    assert answer in refused(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("model: {varriant: s}", "no setting is called 'model.varriant'; did you mean 'model.variant'?"),
+        ("modle: {variant: s}", "no setting is called 'modle.variant'; did you mean 'model.variant'?"),
+        ("model: {lr: abc}", "model.lr must be float, got 'abc'"),
+        ("trainer: {callbacks: [LossReplay]}", "no callback is called 'LossReplay'."),
+        ("trainer: {callbacks: [{class_path: gone.Replay}]}", "No module named 'gone'"),
+        ("hello", "configuration mine.yaml must hold settings, such as 'trainer:', got 'hello'"),
+        ("- a", "configuration mine.yaml must hold settings"),
+        ("model: {variant: s\nx", "configuration mine.yaml cannot be read"),
+    ],
+)
+def test_a_configuration_is_refused_in_one_line(refused: Refused, tmp_path: Path, text: str, answer: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    assert answer in refused("fit --config mine.yaml")
+
+
+@pytest.fixture
+def real_main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """``main`` on the stand-ins."""
+    pytest.importorskip("lucid_core.data.module")
+    real = lucid_core.cli.run
+    monkeypatch.setattr(lucid_core.cli, "run", lambda argv, *_: real(argv, standin.Model, standin.Data))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("real_main")
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("fit --data.points none", "lucid: error: points.json holds no images; name another file\n"),
+        ("fit --data.points late", "lucid: error: points/7.png is cut short; replace the file\n"),
+        ("fit --data.points late --data.workers 1", "lucid: error: points/7.png is cut short; replace the file\n"),
+        ("fit --trainer.strategy dpp", "lucid: error: You selected an invalid strategy name: `strategy='dpp'`"),
+        ("validate --ckpt_path gone.ckpt", "gone.ckpt"),
+    ],
+)
+def test_a_run_that_fails_says_why_in_one_line(capsys: pytest.CaptureFixture[str], line: str, answer: str) -> None:
+    assert main(line.split()) == 1
+    last = capsys.readouterr().err.splitlines(keepends=True)[-1]
+    assert last.startswith("lucid: error: ")
+    assert answer in last
+
+
+@pytest.mark.usefixtures("real_main")
+def test_the_traceback_is_there_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUCID_DEBUG", "1")
+    with pytest.raises(ValueError, match="no images"):
+        main(["fit", "--data.points", "none"])
+
+
+def test_a_file_that_is_no_checkpoint_is_named(lucid: Command, tmp_path: Path) -> None:
+    (tmp_path / "best.ckpt").write_bytes(b"hello")
+    with pytest.raises(ValueError, match=r"best\.ckpt is no checkpoint"):
+        lucid("validate --ckpt_path best.ckpt")
