@@ -1,0 +1,84 @@
+"""Metrics as text for the terminal, and detections as COCO results."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import Any
+
+from lucid_core.evaluation.coco import CocoEvaluation
+from lucid_core.evaluation.metrics import Metrics
+
+__all__ = ["class_table", "results_json", "summary"]
+
+_FIGURES = ("images", "objects", "AP", "AP50", "AR")
+_COLUMN = 9
+
+
+def class_table(metrics: Metrics, width: int = 80) -> str:
+    """Lay out one line per class.
+
+    Args:
+        metrics: What to show.
+        width: Columns of the terminal; names that do not fit are cut.
+
+    Returns:
+        Lines without a trailing newline. A class without objects shows n/a.
+    """
+    room = max(8, width - _COLUMN * len(_FIGURES))
+    longest = max((_cells(row.name) for row in metrics.classes), default=0)
+    name_width = min(room, max(longest, len("class")))
+    lines = [_line("class", _FIGURES, name_width)]
+    for row in metrics.classes:
+        figures = (str(row.images), str(row.objects), _figure(row.ap), _figure(row.ap_50), _figure(row.ar))
+        lines.append(_line(row.name, figures, name_width))
+    objects = str(sum(row.objects for row in metrics.classes))
+    figures = (str(metrics.images), objects, _figure(metrics.map), _figure(metrics.map_50), _figure(metrics.mar_100))
+    return "\n".join([*lines, _line("all", figures, name_width)])
+
+
+def summary(metrics: Metrics) -> str:
+    """Lay out the twelve numbers, precision left and recall right."""
+    named = [(name, _figure(value)) for name, value in metrics.scalars().items()]
+    return "\n".join(
+        f"{left:<10} {ap:>5}    {right:<10} {ar:>5}"
+        for (left, ap), (right, ar) in zip(named[:6], named[6:], strict=True)
+    )
+
+
+def results_json(evaluation: CocoEvaluation) -> list[dict[str, Any]]:
+    """List every detection in COCO's result format, ready for ``json.dump``.
+
+    Args:
+        evaluation: After its updates (and :meth:`CocoEvaluation.gather` in a distributed run).
+
+    Returns:
+        ``image_id`` and ``category_id`` as in the annotation file (the file name where the data set has no ids),
+        ``bbox`` as ``x, y, width, height`` in pixels of the original image, and ``score``.
+    """
+    data = evaluation.data
+    return [
+        {
+            "image_id": data.records[image].image_id,
+            "category_id": data.category_ids[int(label)],
+            "bbox": [x1, y1, x2 - x1, y2 - y1],
+            "score": score,
+        }
+        for image, rows in evaluation.detections()
+        for x1, y1, x2, y2, score, label in rows.tolist()
+    ]
+
+
+def _line(name: str, figures: tuple[str, ...], name_width: int) -> str:
+    while _cells(name) > name_width:
+        name = name[:-1]
+    return name + " " * (name_width - _cells(name)) + "".join(figure.rjust(_COLUMN) for figure in figures)
+
+
+def _figure(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.3f}"
+
+
+def _cells(text: str) -> int:
+    """Columns of a terminal: East Asian wide characters take two."""
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
