@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import cv2
@@ -46,6 +46,7 @@ class Pool(Generic[Key]):
             self._options |= {"prefetch_factor": PREFETCH, "persistent_workers": persistent}
         self._keys: _Keys[Key] = _Keys()
         self._loader: DataLoader[Batch | DataError] | None = None
+        self._open: Generator[Batch, None, None] | None = None
 
     def run(self, keys: Iterable[list[Key]]) -> Iterator[Batch]:
         """Yield one batch for each list of keys, in that order. A run that is still open ends.
@@ -53,6 +54,22 @@ class Pool(Generic[Key]):
         Raises:
             DataError: A sample could not be made.
         """
+        self._end()
+        self._open = self._run(keys)
+        return self._open
+
+    def close(self) -> None:
+        """End the workers. The pool may run again."""
+        self._end()
+        self._loader = None
+
+    def _end(self) -> None:
+        # Whoever iterates may stop early and keep the iterator, and with it the workers.
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _run(self, keys: Iterable[list[Key]]) -> Generator[Batch, None, None]:
         if self._loader is None:
             self._loader = DataLoader(
                 self._batches, batch_sampler=self._keys, collate_fn=_as_is, worker_init_fn=_start, **self._options
@@ -62,10 +79,6 @@ class Pool(Generic[Key]):
             if isinstance(batch, DataError):
                 raise batch
             yield batch
-
-    def close(self) -> None:
-        """End the workers. The pool may run again."""
-        self._loader = None
 
 
 class _Keys(Generic[Key]):

@@ -1,0 +1,225 @@
+"""The data module inside a real Trainer."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lucid_core.data.augment import Recipe
+from lucid_core.data.module import DataModule
+from lucid_core.data.shapes import CLASSES, write_shapes
+from lucid_core.data.types import DataError
+
+from .test_loader import hashes
+
+TRAIN, BATCH = 22, 4
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shapes(tmp_path_factory.mktemp("data") / "set", train=TRAIN, val=9, size=64)
+
+
+class Seen(LightningModule):
+    """Trains one number and remembers what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.train_seen: list[tuple[int, list[str]]] = []
+        self.val_seen: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.train_seen.append((self.current_epoch, hashes(batch)))
+        return self.weight * batch.targets.boxes.mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.val_seen += batch.index.tolist()
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def module(root: Path, **options: Any) -> DataModule:
+    return DataModule(**{"root": str(root), "image_size": 64, "batch_size": BATCH, "workers": 0, **options})
+
+
+def fit(root: Path, folder: Path, ckpt: Path | None = None, **options: Any) -> Seen:
+    seen, data = Seen(), module(root, **options.pop("data", {}))
+    trainer(folder, **options).fit(seen, data, ckpt_path=ckpt)
+    return seen
+
+
+def trainer(folder: Path, **options: Any) -> Trainer:
+    given: dict[str, Any] = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "default_root_dir": folder,
+        "max_epochs": 3,
+        "num_sanity_val_steps": 0,
+    }
+    return Trainer(**given | options)
+
+
+def test_a_fit_shows_every_image_once_an_epoch_and_validates_in_order(shapes: Path, tmp_path: Path) -> None:
+    seen = fit(shapes, tmp_path)
+    assert [epoch for epoch, _ in seen.train_seen] == [0] * STEPS + [1] * STEPS + [2] * STEPS
+    assert len({one for _, batch in seen.train_seen for one in batch}) == 3 * TRAIN
+    assert seen.val_seen == list(range(9)) * 3
+    again = fit(shapes, tmp_path, data={"workers": 2})
+    assert again.train_seen == seen.train_seen
+
+
+@pytest.mark.parametrize(("workers", "stop"), [(0, 4), (0, 6), (0, 8), (2, 8), (0, 12)])
+def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on_with_exactly_the_rest(
+    shapes: Path, tmp_path: Path, workers: int, stop: int
+) -> None:
+    whole = fit(shapes, tmp_path)
+    saver = ModelCheckpoint(tmp_path, filename="at-{step}", every_n_train_steps=stop, save_top_k=-1)
+    fit(shapes, tmp_path, callbacks=[saver], enable_checkpointing=True, data={"workers": workers})
+    rest = fit(shapes, tmp_path, ckpt=tmp_path / f"at-step={stop}.ckpt", data={"workers": workers})
+    assert rest.train_seen == whole.train_seen[stop:]
+
+
+def test_a_checkpoint_at_the_end_of_an_epoch_starts_the_next(shapes: Path, tmp_path: Path) -> None:
+    whole = fit(shapes, tmp_path)
+    saver = ModelCheckpoint(tmp_path, filename="end-{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    fit(shapes, tmp_path, callbacks=[saver], enable_checkpointing=True)
+    rest = fit(shapes, tmp_path, ckpt=tmp_path / "end-epoch=0.ckpt")
+    assert rest.train_seen == whole.train_seen[STEPS:]
+
+
+@pytest.mark.parametrize("rest", [{"max_epochs": 3}, {"max_epochs": 3, "max_steps": 14}])
+def test_a_run_stopped_by_steps_goes_on_where_it_stopped(shapes: Path, tmp_path: Path, rest: dict[str, int]) -> None:
+    whole = fit(shapes, tmp_path)
+    # What a callback saves at the last step; after fit has returned, Lightning counts the broken epoch as complete.
+    saver = ModelCheckpoint(tmp_path, filename="at-{step}", every_n_train_steps=9)
+    first = fit(shapes, tmp_path, callbacks=[saver], enable_checkpointing=True, max_steps=9)
+    second = fit(shapes, tmp_path, ckpt=tmp_path / "at-step=9.ckpt", **rest)
+    assert first.train_seen + second.train_seen == whole.train_seen[: rest.get("max_steps")]
+
+
+def test_mosaic_closes_by_the_epochs_of_the_trainer_and_a_longer_run_keeps_it(shapes: Path, tmp_path: Path) -> None:
+    short = fit(shapes, tmp_path, max_epochs=2, data={"close_mosaic": 1})
+    long = fit(shapes, tmp_path, max_epochs=3, data={"close_mosaic": 1})
+    assert short.train_seen[:STEPS] == long.train_seen[:STEPS]
+    assert short.train_seen[STEPS:] != long.train_seen[STEPS : 2 * STEPS]
+
+
+def test_overfitting_repeats_the_same_batches_without_a_warning_about_shuffling(shapes: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*overfit.*")
+        seen = fit(shapes, tmp_path, overfit_batches=2, max_epochs=2)
+    assert [batch for _, batch in seen.train_seen[:2]] == [batch for _, batch in seen.train_seen[2:]]
+    assert len(seen.train_seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"fast_dev_run": True}, 1),
+        ({"limit_train_batches": 1, "max_epochs": 2}, 2),
+        ({"limit_train_batches": 0, "max_epochs": 1}, 0),
+        ({"limit_val_batches": 0, "max_epochs": 1}, STEPS),
+        ({"val_check_interval": 0.5, "max_epochs": 1}, STEPS),
+        ({"max_steps": 8}, 8),
+        ({"max_epochs": -1, "max_steps": 7}, 7),
+    ],
+)
+def test_the_switches_of_the_trainer_work(shapes: Path, tmp_path: Path, options: dict[str, Any], steps: int) -> None:
+    assert len(fit(shapes, tmp_path, data={"workers": 1}, **options).train_seen) == steps
+    assert not multiprocessing.active_children()
+
+
+def test_one_module_serves_two_fits_and_a_validation(shapes: Path, tmp_path: Path) -> None:
+    data, runs = module(shapes, workers=1), []
+    for _ in range(2):
+        seen = Seen()
+        trainer(tmp_path, max_epochs=1).fit(seen, data)
+        runs.append(seen.train_seen)
+    assert runs[0] == runs[1]
+    seen = Seen()
+    trainer(tmp_path).validate(seen, data)
+    assert seen.val_seen == list(range(9))
+    with pytest.warns(UserWarning, match="testing on the validation split"):
+        trainer(tmp_path).test(seen, data)
+
+
+def test_classes_are_known_right_after_construction(shapes: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    data = module(shapes)
+    assert data.class_names == CLASSES
+    assert data.num_classes == len(data.category_ids) == 5
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lucid_core.data.module.write_shapes", lambda root: write_shapes(root, 3, 2, 64))
+    generated = DataModule()
+    assert generated.class_names == CLASSES
+    assert (tmp_path / ".lucid/shapes/annotations/instances_val.json").is_file()
+    generated.prepare_data()
+    assert len(generated.val_set) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": 650}, "image_size is 650; .* such as 640"),
+        ({"image_size": 0}, "image_size is 0"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"workers": -1}, "workers is -1"),
+        ({"close_mosaic": -2}, "close_mosaic is -2"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataModule(**options)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        _ = module(tmp_path / "nowhere").class_names
+
+
+def test_problems_are_told_once_and_all_of_them_are_kept(shapes: Path, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    (root / "annotations").mkdir(parents=True)
+    for split in ("train", "val"):
+        (root / split).symlink_to(shapes / split)
+        content = json.loads((shapes / f"annotations/instances_{split}.json").read_text())
+        if split == "train":
+            kept = content["annotations"]
+            bad = [{**kept[0], "id": 10_000 + k, "bbox": [1, 1, -5, 4]} for k in range(15)]
+            content["annotations"] = kept + bad
+        (root / f"annotations/instances_{split}.json").write_text(json.dumps(content))
+    data = module(root)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(tmp_path, max_epochs=1, limit_train_batches=1, limit_val_batches=1).fit(Seen(), data)
+        trainer(tmp_path, max_epochs=1, limit_train_batches=1, limit_val_batches=1).fit(Seen(), data)
+    told = [str(warning.message) for warning in caught if "problems" in str(warning.message)]
+    assert len(told) == 1
+    assert "problems-train.txt" in told[0]
+    assert len((tmp_path / "problems-train.txt").read_text().splitlines()) == len(data.train_set.problems)
+
+
+def test_pictures_of_a_stated_recipe_reach_the_samples(shapes: Path) -> None:
+    plain = Recipe(mosaic=0, scale=0, translate=0, copy_paste=0, hue=0, saturation=0, value=0, flip=0)
+    data = module(shapes, recipe=plain)
+    batch = next(iter(data.train_dataloader()))
+    record = data.train_set.records[int(batch.index[0])]
+    valid = batch.targets.valid[0]
+    np.testing.assert_allclose(batch.targets.boxes[0][valid].numpy(), record.instances.boxes, atol=1e-4)
