@@ -13,7 +13,7 @@ from torch import Tensor
 from lucid_core.data.types import Record
 from lucid_core.evaluation.engines import Curves, Engine, curves
 from lucid_core.evaluation.metrics import Metrics, summarize
-from lucid_core.evaluation.original import Float64, to_original
+from lucid_core.evaluation.original import Float64, original_boxes
 from lucid_core.types import Detections
 
 __all__ = ["CocoEvaluation", "EvaluationData", "EvaluationState"]
@@ -83,11 +83,11 @@ class CocoEvaluation:
             field.detach().cpu().numpy().astype(np.float64)
             for field in (detections.boxes, detections.scores, detections.labels)
         )
-        frames = letterbox.detach().cpu().numpy()
+        frames = letterbox.tolist()
         for row, image in enumerate(index.tolist()):
             record = self.data.records[image]
             held = scores[row] > 0
-            original = to_original(boxes[row, held], frames[row], record.width, record.height)
+            original = original_boxes(boxes[row, held], frames[row], record.width, record.height)
             self._rows.setdefault(image, np.column_stack([original, scores[row, held], labels[row, held]]))
 
     def state(self) -> EvaluationState:
