@@ -51,6 +51,8 @@ def _unknown_key(parser: Any, key: str, message: str) -> str | None:
     unknown = _first(r"does not accept option '([^']+)'$", message)
     if not unknown:
         return None
+    if group := _first(r"^Group '([^']+)' does not accept", message):
+        unknown = f"{group}.{unknown}"
     return f"no setting is called {unknown!r}{_nearest(unknown, [action.dest for action in parser._actions])}"
 
 

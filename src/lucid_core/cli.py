@@ -157,6 +157,9 @@ class LucidCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse ``args`` without asking whether ``sys.argv`` holds the same."""
+        if self.command in ("validate", "test"):
+            # Lightning would print every metric once more, under the table of classes.
+            self._parser(self.command).set_defaults(verbose=False)
         self.config = parser.parse_args(args)
 
     def _parse_ckpt_path(self) -> None:
@@ -181,11 +184,10 @@ class LucidCLI(LightningCLI):
         added: list[Callback] = []
         if asked.enable_progress_bar is not False and not has(AnyProgressBar):
             added.append(ProgressBar())
-        if self.command != "fit":
-            return added
         if logs and not has(LearningRateMonitor):
             added.append(LearningRateMonitor(logging_interval="step"))
         if asked.enable_checkpointing is not False and not has(Checkpoint):
+            # Also to validate and test: Lightning warns where a checkpoint's callback is missing.
             added.append(
                 ModelCheckpoint(
                     monitor="val/map", mode="max", filename="best", save_last=True, enable_version_counter=False
@@ -265,6 +267,9 @@ def _quieten() -> None:
     """Leave out what Lightning says in every run and nobody can act on."""
     # The run folder is new, but by the time the CSV logger looks the configuration lies in it.
     warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
+    # A run that starts from a checkpoint has a folder of its own, and finds its own best.
+    warnings.filterwarnings("ignore", message="The dirpath has changed from")
+    warnings.filterwarnings("ignore", message="You have overridden `on_after_batch_transfer`")
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.* is deprecated")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+import lucid_core.cli
 from lucid_core.cli import LucidCLI, run
 
 from .standin import Data, Model
@@ -17,9 +18,19 @@ QUIET = ("--trainer.enable_model_summary=false", "--trainer.max_epochs=1", "--tr
 
 
 @pytest.fixture
-def lucid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run a command line, as typed, on the stand-ins, in an empty folder."""
+def packaged(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Packaged configurations that fit the stand-ins, and an empty folder to work in."""
+    folder = tmp_path_factory.mktemp("configs")
+    (folder / "demo.yaml").write_text("trainer: {max_epochs: 5}\n")
+    (folder / "detect.yaml").write_text("trainer: {max_epochs: 60}\n")
+    monkeypatch.setattr(lucid_core.cli, "CONFIGS", folder)
     monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def lucid(packaged: Path) -> Command:
+    """Run a command line, as typed, on the stand-ins."""
 
     def command(line: str, *more: str) -> LucidCLI:
         return run([*line.split(), *more], Model, Data)

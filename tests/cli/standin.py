@@ -1,4 +1,4 @@
-"""A model and a data module with the faces of the real ones, small enough that a command takes a fraction of a second."""
+"""A model and a data module with the faces of the real ones, so small that a command takes a fraction of a second."""
 
 from __future__ import annotations
 

@@ -53,7 +53,6 @@ def test_the_front_door_imports_nothing_heavy(argv: list[str], status: int, text
 
 @pytest.mark.slow
 def test_help_of_fit_costs_at_most_a_second_more_than_lightning() -> None:
-    pytest.importorskip("lucid_core.data.module")
     code = """
 import sys, time
 import lightning.pytorch.cli

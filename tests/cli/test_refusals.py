@@ -31,7 +31,7 @@ Refused = Callable[..., str]
         ("fit --trainer.max_epochs abc", "trainer.max_epochs must be int or null, got 'abc'"),
         ("fit --model.variant N", "model.variant must be one of n, s, m, got 'N'; did you mean 'n'?"),
         ("fit --model.class_names [a]", "model.class_names cannot be set: it comes from data.class_names"),
-        ("fit --trainer.callbacks+=EarlyStoping", "no callback is called 'EarlyStoping'; did you mean 'EarlyStopping'?"),
+        ("fit --trainer.callbacks+=Timr", "no callback is called 'Timr'; did you mean 'Timer'?"),
         ("fit --trainer.callbacks+=LossReplay", "no callback is called 'LossReplay'."),
         ("fit --trainer.callbacks.help=EarlyStoping", "did you mean 'EarlyStopping'?"),
         ("fit --trainer.callbacks+=lightning.pytorch.callbacks.Tiner", "did you mean 'Timer'?"),
@@ -73,16 +73,18 @@ def test_a_configuration_is_refused_in_one_line(refused: Refused, tmp_path: Path
     assert answer in refused("fit --config mine.yaml")
 
 
+def test_a_wrong_setting_is_named_in_full_with_print_config_too(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("model: {varriant: s}")
+    assert "'model.varriant'; did you mean 'model.variant'?" in refused("fit --config mine.yaml --print_config")
+
+
 @pytest.fixture
-def real_main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """``main`` on the stand-ins."""
-    pytest.importorskip("lucid_core.data.module")
+def main_on_standins(monkeypatch: pytest.MonkeyPatch, packaged: Path) -> None:
     real = lucid_core.cli.run
     monkeypatch.setattr(lucid_core.cli, "run", lambda argv, *_: real(argv, standin.Model, standin.Data))
-    monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.usefixtures("real_main")
+@pytest.mark.usefixtures("main_on_standins")
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
@@ -100,7 +102,7 @@ def test_a_run_that_fails_says_why_in_one_line(capsys: pytest.CaptureFixture[str
     assert answer in last
 
 
-@pytest.mark.usefixtures("real_main")
+@pytest.mark.usefixtures("main_on_standins")
 def test_the_traceback_is_there_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUCID_DEBUG", "1")
     with pytest.raises(ValueError, match="no images"):

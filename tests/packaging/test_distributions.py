@@ -31,7 +31,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, folder)
-    shutil.copytree(REPOSITORY / "src", folder / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "build"))
+    litter = shutil.ignore_patterns("*.egg-info", "__pycache__", "build")
+    shutil.copytree(REPOSITORY / "src", folder / "src", ignore=litter)
     return folder
 
 
