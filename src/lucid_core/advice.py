@@ -43,7 +43,7 @@ def _unknown_option(parser: Any, key: str, message: str) -> str | None:
         return None
     if not unknown.startswith("-"):
         return f"unexpected argument {unknown!r}: options start with --"
-    options = [option for action in parser._actions for option in action.option_strings]
+    options = [option for action in _actions(parser) for option in action.option_strings]
     return f"no option is called {unknown!r}{_nearest(unknown.removesuffix('+'), options)}"
 
 
@@ -53,7 +53,7 @@ def _unknown_key(parser: Any, key: str, message: str) -> str | None:
         return None
     if group := _first(r"^Group '([^']+)' does not accept", message):
         unknown = f"{group}.{unknown}"
-    return f"no setting is called {unknown!r}{_nearest(unknown, [action.dest for action in parser._actions])}"
+    return f"no setting is called {unknown!r}{_nearest(unknown, [action.dest for action in _actions(parser)])}"
 
 
 def _unknown_class(parser: Any, key: str, message: str) -> str | None:
@@ -61,7 +61,7 @@ def _unknown_class(parser: Any, key: str, message: str) -> str | None:
     if not name:
         return None
     key = key or _first(r"^--(\S+?)\.help", message)
-    hints = [getattr(action, "_typehint", None) for action in parser._actions if action.dest == key]
+    hints = [getattr(action, "_typehint", None) for action in _actions(parser) if action.dest == key]
     bases = [base for hint in hints for base in _classes(hint)]
     names = sorted({known for base in bases for known in class_names(base)})
     kind = bases[0].__name__.lower() if bases else "class"
@@ -99,11 +99,19 @@ def _wrong_value(parser: Any, key: str, message: str) -> str | None:
     expected = _first(r"Expected an? (.+?)\. Got value", message) or _first(r"Subtypes: [\[(](.+)[\])]", message)
     if not key or not value or not expected:
         return None
-    if choices := re.findall(r"Literal\[(.+?)\]", expected):
-        options = re.findall(r"'([^']*)'", choices[0])
-        return f"{key} must be one of {', '.join(options)}, got {value!r}{_nearest(value, options)}"
-    wanted = re.sub(r"<class '([^']+)'>", lambda c: c[1].rpartition(".")[2].replace("NoneType", "null"), expected)
-    return f"{key} must be {wanted.replace(', ', ' or ')}, got {value!r}"
+    choices = re.findall(r"Literal\[(.+?)\]", expected)
+    wanted = re.sub(r"(?:typing\.)?Literal\[(.+?)\]", lambda literal: literal[1].replace("'", ""), expected)
+    wanted = re.sub(r"<class '([^']+)'>", lambda name: name[1].rpartition(".")[2].replace("NoneType", "null"), wanted)
+    options = [option for choice in choices for option in re.findall(r"'([^']*)'", choice)]
+    return f"{key} must be {wanted.replace(', ', ' or ')}, got {value!r}{_nearest(value, options)}"
+
+
+def _actions(parser: Any) -> Iterable[Any]:
+    """The arguments of a parser, and of its commands'."""
+    for action in parser._actions:
+        yield action
+        for command in action.choices.values() if isinstance(action.choices, dict) else ():
+            yield from _actions(command)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

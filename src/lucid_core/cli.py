@@ -188,11 +188,7 @@ class LucidCLI(LightningCLI):
             added.append(LearningRateMonitor(logging_interval="step"))
         if asked.enable_checkpointing is not False and not has(Checkpoint):
             # Also to validate and test: Lightning warns where a checkpoint's callback is missing.
-            added.append(
-                ModelCheckpoint(
-                    monitor="val/map", mode="max", filename="best", save_last=True, enable_version_counter=False
-                )
-            )
+            added.append(ModelCheckpoint(monitor="val/map", mode="max", filename="best", save_last=True))
         return added
 
 

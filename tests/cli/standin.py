@@ -70,9 +70,9 @@ class Data(LightningDataModule):
         workers: Worker processes.
     """
 
-    def __init__(self, points: Literal["some", "none", "late"] = "some", workers: int = 0) -> None:
+    def __init__(self, points: Literal["some", "none", "late"] = "some", workers: int | Literal["auto"] = 0) -> None:
         super().__init__()
-        self.points, self.workers = points, workers
+        self.points, self.workers = points, 0 if workers == "auto" else workers
         if points == "none":
             raise DataError("points.json holds no images;\nname another file")
 

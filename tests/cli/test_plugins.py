@@ -38,7 +38,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     monkeypatch.delenv("LUCID_DISABLE_PLUGINS", raising=False)
 
     def add(name: str, attribute: str = "", distribution: str = "lucid-some", **contents: Any) -> None:
-        module = types.ModuleType(f"some_{name}")
+        module = types.ModuleType(f"some_{name}{distribution.removeprefix('lucid-some').replace('-', '_')}")
         vars(module).update(contents)
         if contents:
             monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -135,12 +135,12 @@ def test_a_plugin_that_fails_half_way_keeps_none_of_its_hooks(install: Callable[
 
 
 def test_one_name_from_two_distributions_is_loaded_once(install: Callable[..., None]) -> None:
-    install("same", distribution="lucid-a", lucid_components=lucid_components)
-    install("same", distribution="lucid-b", lucid_components=lucid_components)
+    install("same", distribution="lucid-some-a", lucid_components=lucid_components)
+    install("same", distribution="lucid-some-b", lucid_components=hookimpl(lambda: [Gadget]))
     classes, messages = warned()
     assert classes == [Widget]
     assert len(messages) == 1
-    assert "lucid-b" in messages[0]
+    assert "lucid-some-b" in messages[0]
 
 
 def test_one_object_under_two_names_is_loaded_once(install: Callable[..., None]) -> None:
