@@ -148,4 +148,3 @@ class EvaluationLoader:
 
     def _sample(self, index: int) -> Sample:
         return letterbox_sample(self.source, self.records, index, self.size)
-

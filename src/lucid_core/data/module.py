@@ -161,9 +161,7 @@ class DataModule(LightningDataModule):
         source = SourceReader(data.records, self.image_size)
         augmenter = Augmenter(source, data.records, plan, self.image_size, self.recipe, self.seed)
         batches = BatchPlan(plan, self.batch_size, rank, world, repeat=overfit)
-        loader = TrainLoader(
-            augmenter, batches, self.num_classes, self._allotted.train, pin_memory=self._feeds_cuda()
-        )
+        loader = TrainLoader(augmenter, batches, self.num_classes, self._allotted.train, pin_memory=self._feeds_cuda())
         return self._keep("train", loader)
 
     def val_dataloader(self) -> EvaluationLoader:

@@ -1,8 +1,7 @@
-"""The images a worker looked at last, so that the sixteen samples of a group decode each file once."""
+"""The images a worker read last, so that the sixteen samples of a group decode each file once."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +21,7 @@ class Source(Protocol):
 
 
 class RecentSources:
-    """Keeps the most recent images of a source.
+    """Keeps the images that were read last.
 
     It holds no more than one group, a few tens of megabytes, and every worker has its own.
 
@@ -36,19 +35,16 @@ class RecentSources:
         self.inner = inner
         self.limit = limit
         self.max_bytes = max_bytes
-        self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
+        self._kept: dict[int, NDArray[np.uint8]] = {}
         self._bytes = 0
 
     def source(self, index: int) -> NDArray[np.uint8]:
         """Return the image of record ``index``, read anew only if it is not among the last."""
-        pixels = self._kept.get(index)
-        if pixels is not None:
-            self._kept.move_to_end(index)
-            return pixels
-        pixels = self.inner.source(index)
-        self._kept[index] = pixels
+        kept = self._kept.get(index)
+        if kept is not None:
+            return kept
+        pixels = self._kept[index] = self.inner.source(index)
         self._bytes += pixels.nbytes
         while len(self._kept) > self.limit or self._bytes > self.max_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= dropped.nbytes
+            self._bytes -= self._kept.pop(next(iter(self._kept))).nbytes
         return pixels
