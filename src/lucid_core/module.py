@@ -79,6 +79,7 @@ class Detector(LightningModule):
         engine: Literal["faster", "pycocotools"] = "faster",
     ) -> None:
         super().__init__()
+        class_names = list(class_names)
         self.save_hyperparameters()
         self.network = Network(variant, len(class_names))
         self.objective = Objective(Gains(box_gain, cls_gain, l1_gain))
@@ -95,6 +96,10 @@ class Detector(LightningModule):
         """Turn uint8 images on the device into floats in ``[0, 1]``, channels_last on CUDA."""
         layout = torch.channels_last if batch.images.is_cuda else torch.contiguous_format
         return batch._replace(images=batch.images.to(self.dtype, memory_format=layout).div_(255))
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        images, targets = super().transfer_batch_to_device((batch.images, batch.targets), device, dataloader_idx)
+        return batch._replace(images=images, targets=targets)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         return self.unpack(batch)
@@ -235,6 +240,8 @@ class Detector(LightningModule):
 
     def _start_evaluation(self, name: str) -> None:
         self.average.to(self.device)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.average.synchronize()
         data = getattr(getattr(self.trainer, "datamodule", None), name, None)
         self._evaluations = {}
         if data is not None:
@@ -246,7 +253,7 @@ class Detector(LightningModule):
         scalars = {f"{prefix}/{name}": value for name, value in losses.scalars().items()}
         self.log_dict(scalars, batch_size=len(batch.images), sync_dist=True)
         for decoder, evaluation in self._evaluations.items():
-            evaluation.update(self._decode(predictions, decoder), batch.index, batch.letterbox)
+            evaluation.update(self._decode(predictions, decoder), batch.records, batch.letterbox)
 
     def _decode(self, predictions: Predictions, decoder: Decoder) -> Detections:
         if decoder == "nms":
@@ -259,7 +266,7 @@ class Detector(LightningModule):
             evaluation.gather()
             metrics = self.metrics[decoder] = evaluation.compute()
             name = prefix if decoder == self.hparams["decoders"][0] else f"{prefix}/{decoder}"
-            self.log_dict({f"{name}/{key}": value for key, value in metrics.numbers().items()})
+            self.log_dict({f"{name}/{key}": value for key, value in metrics.scalars().items()})
 
     def _report(self) -> None:
         for decoder, metrics in self.metrics.items():

@@ -50,14 +50,14 @@ class Batch(NamedTuple):
         images: ``(B, 3, S, S)`` RGB. uint8 from the loader until it is on the device; ``unpack`` replaces it by floats
             in ``[0, 1]`` (channels_last on CUDA).
         targets: Padded ground truth.
-        index: ``(B,)`` int64, the record of the data set that each image was made from.
+        records: ``(B,)`` int64, the record of the data set that each image was made from. It stays on the host.
         letterbox: ``(B, 3)`` float64, ``(ratio, pad_x, pad_y)``: canvas = ratio * original + pad. Meaningful for
-            evaluation batches; ``(1, 0, 0)`` for training batches, whose geometry is random.
+            evaluation batches; ``(1, 0, 0)`` for training batches, whose geometry is random. It stays on the host.
     """
 
     images: Tensor
     targets: Targets
-    index: Tensor
+    records: Tensor
     letterbox: Tensor
 
 

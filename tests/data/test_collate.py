@@ -39,7 +39,7 @@ def test_every_part_has_its_type_and_padding_is_zero() -> None:
         assert not batch.targets.boxes[row, count:].any()
         assert not batch.targets.labels[row, count:].any()
     assert (batch.targets.labels.dtype, batch.targets.valid.dtype) == (torch.int64, torch.bool)
-    assert batch.index.tolist() == [2, 3]
+    assert batch.records.tolist() == [2, 3]
     assert batch.letterbox.dtype == torch.float64
     assert batch.letterbox.tolist() == [[1, 0, 0]] * 2
 

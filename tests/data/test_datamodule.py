@@ -44,7 +44,7 @@ class Seen(LightningModule):
         return self.weight * batch.targets.boxes.mean()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.val_seen += batch.index.tolist()
+        self.val_seen += batch.records.tolist()
 
     test_step = validation_step
 
@@ -220,6 +220,6 @@ def test_pictures_of_a_stated_recipe_reach_the_samples(shapes: Path) -> None:
     plain = Recipe(mosaic=0, scale=0, translate=0, copy_paste=0, hue=0, saturation=0, value=0, flip=0)
     data = module(shapes, recipe=plain)
     batch = next(iter(data.train_dataloader()))
-    record = data.train_set.records[int(batch.index[0])]
+    record = data.train_set.records[int(batch.records[0])]
     valid = batch.targets.valid[0]
     np.testing.assert_allclose(batch.targets.boxes[0][valid].numpy(), record.instances.boxes, atol=1e-4)

@@ -39,7 +39,7 @@ def hashes(batch) -> list[str]:
     found = []
     for row in range(len(batch.images)):
         valid = batch.targets.valid[row]
-        parts = batch.images[row], batch.targets.boxes[row][valid], batch.targets.labels[row][valid], batch.index[row]
+        parts = batch.images[row], batch.targets.boxes[row][valid], batch.targets.labels[row][valid], batch.records[row]
         found.append(hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest())
     return found
 
@@ -79,12 +79,12 @@ def test_a_resumed_epoch_goes_on_with_the_next_batch(expected, workers: int) -> 
     delivered = iter(first)
     for _ in range(3):
         next(delivered)
-    state = first.state_dict()
+    state = first.progress()
     assert state == {"epoch": 1, "batches": 3}
     first.close()
     second = make_loader(workers=workers)
-    second.load_state_dict(state)
-    assert second.state_dict() == state
+    second.resume(state)
+    assert second.progress() == state
     assert digests(second, 1) == expected[1][12:]
     assert digests(second, 1) == expected[1]
     assert digests(second, 2) == expected[2]
@@ -97,9 +97,9 @@ def test_a_complete_epoch_is_the_start_of_the_next(expected) -> None:
     delivered = iter(loader)
     for _ in range(len(loader)):
         next(delivered)
-    assert loader.state_dict() == {"epoch": 1, "batches": 0}
+    assert loader.progress() == {"epoch": 1, "batches": 0}
     other = make_loader()
-    other.load_state_dict(loader.state_dict())
+    other.resume(loader.progress())
     assert digests(other, 1) == expected[1]
 
 
@@ -180,7 +180,7 @@ def test_evaluation_shows_every_image_in_order_and_ranks_agree_on_batches(world:
     loaders = [
         EvaluationLoader(PaintedSource(records), records, SIZE, 3, CLASSES, 0, rank, world) for rank in range(world)
     ]
-    parts = [[int(index) for batch in loader for index in batch.index] for loader in loaders]
+    parts = [[int(index) for batch in loader for index in batch.records] for loader in loaders]
     assert len({len(loader) for loader in loaders}) == 1
     assert [len(list(loader)) for loader in loaders] == [len(loader) for loader in loaders]
     merged = [index for part in parts for index in part]

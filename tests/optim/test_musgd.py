@@ -217,7 +217,7 @@ def test_every_matrix_is_packed_once() -> None:
         assert all(slot.rows <= stack.rows and slot.columns <= stack.columns for slot in stack.slots)
     network = Network("n", 80)
     matrices = tuple((p.shape[0], p[0].numel()) for p in network.parameters() if p.ndim >= 2)
-    assert len(plan_stacks(matrices)) <= 12
+    assert len(plan_stacks(matrices)) <= 15
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,6 @@ def collate(samples: Sequence[Sample], records: Sequence[Record], classes: int) 
     return Batch(
         images=torch.from_numpy(images),
         targets=Targets(torch.from_numpy(boxes), torch.from_numpy(labels), torch.from_numpy(valid)),
-        index=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
+        records=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
         letterbox=torch.tensor([sample.letterbox for sample in samples], dtype=torch.float64),
     )

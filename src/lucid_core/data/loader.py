@@ -22,8 +22,7 @@ class TrainLoader:
 
     It is no :class:`torch.utils.data.DataLoader`, so Lightning takes it as it is and adds no sampler. The epoch and all
     that changes with it travel to the workers inside the keys, so workers may live as long as the loader. What has
-    been delivered is counted here, in the main process; a checkpoint holds the count, and a resumed epoch goes on with
-    the next batch.
+    been delivered is counted here, in the main process, so that a resumed epoch can go on with the next batch.
 
     Args:
         augmenter: Makes samples.
@@ -83,14 +82,14 @@ class TrainLoader:
         """
         return self._pool.run(self.batch_sampler.batches(epoch, start))
 
-    def state_dict(self) -> dict[str, int]:
+    def progress(self) -> dict[str, int]:
         """Return the epoch and how many of its batches were delivered; a complete one counts as the next's start."""
         epoch, batches = self._delivered
         return {"epoch": epoch, "batches": batches}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where the state was taken."""
-        self._delivered = self._resume = state["epoch"], state["batches"]
+    def resume(self, progress: dict[str, int]) -> None:
+        """Go on where ``progress`` was taken."""
+        self._delivered = self._resume = progress["epoch"], progress["batches"]
 
     def close(self) -> None:
         """End the workers. The loader may be used again."""

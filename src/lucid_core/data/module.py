@@ -95,6 +95,7 @@ class DataModule(LightningDataModule):
         self._places = {"train": (train_images, train_annotations), "val": (val_images, val_annotations)}
         self._loaders: dict[str, TrainLoader | EvaluationLoader] = {}
         self._reported: set[str] = set()
+        self._progress: dict[str, int] | None = None
 
     @cached_property
     def train_set(self) -> DataSet:
@@ -150,6 +151,17 @@ class DataModule(LightningDataModule):
         for name in list(self._loaders):
             self._loaders.pop(name).close()
 
+    def state_dict(self) -> dict[str, int]:
+        """Return how far the training loader is in its epoch, for the checkpoint."""
+        loader = self._loaders.get("train")
+        return loader.progress() if isinstance(loader, TrainLoader) else {}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Let the next training loader go on where the checkpoint was saved."""
+        # Kept here rather than in the loader, whose own state Lightning restores too late: after the optimizer, and
+        # with it the number of steps and the loader, has been made.
+        self._progress = state_dict or None
+
     def train_dataloader(self) -> TrainLoader:
         """Make the training loader, with this process's part of every batch."""
         data, trainer, (rank, world) = self.train_set, self.trainer, self._process()
@@ -162,6 +174,9 @@ class DataModule(LightningDataModule):
         augmenter = Augmenter(source, data.records, plan, self.image_size, self.recipe, self.seed)
         batches = BatchPlan(plan, self.batch_size, rank, world, repeat=overfit)
         loader = TrainLoader(augmenter, batches, self.num_classes, self._allotted.train, pin_memory=self._feeds_cuda())
+        if self._progress is not None:
+            loader.resume(self._progress)
+            self._progress = None
         return self._keep("train", loader)
 
     def val_dataloader(self) -> EvaluationLoader:

@@ -73,6 +73,11 @@ class AveragedNetwork:
                 self._averaged = list(_floats(self.network).values())
                 self._step = self._step.to(device)
 
+    def synchronize(self) -> None:
+        """Take the averages of process 0, whose batch statistics are the ones that a checkpoint holds."""
+        for tensor in self._averaged:
+            torch.distributed.broadcast(tensor.data, 0)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the number of updates and the averaged tensors by name."""
         tensors = {name: tensor.detach() for name, tensor in _floats(self.network).items()}

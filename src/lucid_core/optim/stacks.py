@@ -19,7 +19,7 @@ __all__ = ["Stack", "pack", "plan_stacks", "unpack"]
 #: A stack's rows are a power of two, at least this.
 LEAST_ROWS = 16
 #: Matrices share a stack while their columns differ by at most this factor.
-SPREAD = 4
+SPREAD = 2
 
 
 class Slot(NamedTuple):
