@@ -11,9 +11,11 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils import deterministic
 
-from lucid_core.evaluation.coco import CocoEvaluation, Metrics
+from lucid_core.evaluation.coco import CocoEvaluation
 from lucid_core.evaluation.decode import end_to_end
+from lucid_core.evaluation.metrics import Metrics
 from lucid_core.evaluation.nms import with_nms
 from lucid_core.evaluation.table import class_table, summary
 from lucid_core.network.detector import Network
@@ -86,7 +88,7 @@ class Detector(LightningModule):
         self.metrics: dict[str, Metrics] = {}
         self._average: AveragedNetwork | None = None
         self._average_state: dict[str, Any] | None = None
-        self._evaluations: dict[str, CocoEvaluation] = {}
+        self._evaluations: dict[Decoder, CocoEvaluation] = {}
         self._fills = True
 
     # The step
@@ -107,7 +109,8 @@ class Detector(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         losses = self.objective(self.network(batch.images), batch.targets)
         # Only where the logger writes: each call of log costs more than many of the step's kernels.
-        if (self.trainer.global_step + 1) % max(1, self.trainer.log_every_n_steps) == 0:
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and (self.trainer.global_step + 1) % every == 0:
             scalars = {f"train/{name}": value for name, value in losses.scalars().items()}
             self.log_dict(scalars, batch_size=len(batch.images))
         total: Tensor = losses.total
@@ -146,11 +149,11 @@ class Detector(LightningModule):
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # Deterministic mode would fill all memory it allocates, to expose reads of what nothing wrote: on a GPU these
         # were half of the kernels of a step. The numbers do not depend on it.
-        self._fills = torch.utils.deterministic.fill_uninitialized_memory
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        self._fills = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     def teardown(self, stage: str) -> None:
-        torch.utils.deterministic.fill_uninitialized_memory = self._fills
+        deterministic.fill_uninitialized_memory = self._fills  # type: ignore[attr-defined]
 
     def on_fit_start(self) -> None:
         self._build_average()

@@ -100,8 +100,7 @@ def seam(path: str) -> Callable[[Callable[Concatenate[Self, P], R]], Callable[Co
     """
 
     def mark(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
-        @functools.wraps(method)
-        def call(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
+        def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
             taken = _bound.get(self, {}).get(path) if _bound else None
             if taken is None or taken.replacement is None:
                 return method(self, *args, **kwargs)
@@ -109,6 +108,7 @@ def seam(path: str) -> Callable[[Callable[Concatenate[Self, P], R]], Callable[Co
             return result
 
         call.__seam__ = path  # type: ignore[attr-defined]
+        functools.update_wrapper(call, method)
         return call
 
     return mark

@@ -116,7 +116,8 @@ class Attention(nn.Module):
     @staticmethod
     def _maps(tokens: Tensor, like: Tensor) -> Tensor:
         """``(B, heads, H*W, width)`` to ``(B, heads*width, H, W)``."""
-        return tokens.transpose(1, 2).flatten(2).transpose(1, 2).unflatten(2, like.shape[2:])
+        maps = tokens.transpose(1, 2).flatten(2).transpose(1, 2)
+        return maps.view(*maps.shape[:2], *like.shape[2:])
 
 
 class PSABlock(nn.Module):

@@ -74,7 +74,7 @@ class MuSGD(Optimizer):
         self._scalars: list[Scalars] = []
         super().__init__(params, {**settings, "ns_steps": ns_steps})
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Run ``closure``, if given, with gradients on, then update every parameter that has a gradient."""
         loss = None
         if closure is not None:

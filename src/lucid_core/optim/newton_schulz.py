@@ -27,7 +27,7 @@ def newton_schulz(stack: Tensor, steps: int = 5) -> Tensor:
         1 % of the matrix's Frobenius norm. A zero matrix stays zero. The direction does not depend on the scale of a
         matrix while its Frobenius norm is between 1e-5 and 1e18; a matrix that is not finite gives NaN.
     """
-    x = stack / (torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True) + 1e-7)
+    x: Tensor = stack / (torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):
         gram = x @ x.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=B, alpha=C)
