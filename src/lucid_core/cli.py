@@ -265,7 +265,7 @@ def _quieten() -> None:
     warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
     # A run that starts from a checkpoint has a folder of its own, and finds its own best.
     warnings.filterwarnings("ignore", message="The dirpath has changed from")
-    warnings.filterwarnings("ignore", message="You have overridden `on_after_batch_transfer`")
+    warnings.filterwarnings("ignore", message="You have overridden `.*batch.*` in `LightningModule`")
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.* is deprecated")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
 
