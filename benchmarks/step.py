@@ -142,7 +142,8 @@ def main() -> None:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
         card = torch.cuda.get_device_name()
         versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "card": card}
-        args.json.write_text(json.dumps({"commit": commit, **versions, "arguments": vars(args), "rows": rows}, default=str))
+        record = {"commit": commit, **versions, "arguments": vars(args), "rows": rows}
+        args.json.write_text(json.dumps(record, default=str, indent=1))
 
 
 if __name__ == "__main__":

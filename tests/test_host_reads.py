@@ -33,9 +33,9 @@ class NoHostReads(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in self.READS:
             raise HostRead(f"{func} in the step")
-        if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
-            if any(index is not None and index.dtype == torch.bool for index in args[1]):
-                raise HostRead(f"{func} by a mask in the step")
+        indexing = func.overloadpacket in (aten.index, aten.index_put, aten.index_put_)
+        if indexing and any(index is not None and index.dtype == torch.bool for index in args[1]):
+            raise HostRead(f"{func} by a mask in the step")
         return func(*args, **(kwargs or {}))
 
 

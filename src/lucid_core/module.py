@@ -125,7 +125,8 @@ class Detector(LightningModule):
 
     def configure_optimizers(self) -> Any:
         h = self.hparams
-        optimizer = build_optimizer(h["optimizer"], self.network.parameters(), h["lr"], h["momentum"], h["weight_decay"])
+        params = self.network.parameters()
+        optimizer = build_optimizer(h["optimizer"], params, h["lr"], h["momentum"], h["weight_decay"])
         epochs = self._epochs()
         if epochs is None or (h["lrf"] >= 1 and h["warmup_epochs"] <= 0):
             return optimizer
@@ -176,6 +177,12 @@ class Detector(LightningModule):
         checkpoint["ema"] = self.average.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        trained, given = checkpoint["hyper_parameters"]["class_names"], self.hparams["class_names"]
+        if list(trained) != given:
+            raise ValueError(
+                f"the checkpoint was trained on {len(trained)} classes ({_shown(trained)}), and these are {len(given)} "
+                f"({_shown(given)}): name the data set it was trained on"
+            )
         self._average, self._average_state = None, checkpoint.get("ema")
 
     @property
@@ -269,8 +276,12 @@ class Detector(LightningModule):
             evaluation.gather()
             metrics = self.metrics[decoder] = evaluation.compute()
             name = prefix if decoder == self.hparams["decoders"][0] else f"{prefix}/{decoder}"
-            self.log_dict({f"{name}/{key}": value for key, value in metrics.scalars().items()})
+            self.log_dict({f"{name}/{key}": value for key, value in metrics.scalars().items()}, sync_dist=True)
 
     def _report(self) -> None:
         for decoder, metrics in self.metrics.items():
             rank_zero_info(f"\n{decoder}\n{class_table(metrics)}\n{summary(metrics)}")
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

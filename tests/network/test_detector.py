@@ -67,7 +67,8 @@ def test_flattened_rows_follow_the_anchors() -> None:
     torch.manual_seed(0)
     network = Network("n", 2).eval()
     branch = network.one_to_one
-    features = [torch.zeros(1, width, 64 // s, 96 // s) for width, s in zip(network.neck.widths, (8, 16, 32), strict=True)]
+    sizes = zip(network.neck.widths, (8, 16, 32), strict=True)
+    features = [torch.zeros(1, width, 64 // s, 96 // s) for width, s in sizes]
     base = branch(tuple(features)).logits
     features[1][0, :, 2, 3] = 5.0
     moved = (branch(tuple(features)).logits != base).any(-1)[0].nonzero().flatten().tolist()

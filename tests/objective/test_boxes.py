@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lucid_core.objective.boxes import complete_iou, decode
+from lucid_core.network.anchors import decode
+from lucid_core.objective.boxes import complete_iou
 from lucid_core.types import Anchors
 
 

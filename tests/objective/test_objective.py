@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lucid_core.network.anchors import make_anchors
+from lucid_core.network.anchors import decode, make_anchors
 from lucid_core.network.detector import Network
-from lucid_core.objective.boxes import decode
 from lucid_core.objective.objective import Gains, Objective, progressive_weight
 from lucid_core.objective.terms import branch_terms
 from lucid_core.types import Assignment, BranchOutput, Losses, Predictions, Targets
@@ -26,7 +25,8 @@ def random_predictions(batch: int = 2, seed: int = 0) -> Predictions:
 
     def branch() -> BranchOutput:
         logits = torch.randn(batch, count, CLASSES, generator=generator)
-        return BranchOutput(logits.requires_grad_(), (torch.rand(batch, count, 4, generator=generator) * 3).requires_grad_())
+        distances = torch.rand(batch, count, 4, generator=generator) * 3
+        return BranchOutput(logits.requires_grad_(), distances.requires_grad_())
 
     return Predictions(branch(), branch(), anchors)
 
@@ -118,7 +118,8 @@ def test_non_finite_batches_pass_through_the_same_arithmetic(bad: float) -> None
         predictions.one_to_one.distances[1, :7].fill_(bad)
     losses, grads = run(predictions, scene())
     assert losses.total.shape == ()
-    assert all(g.shape == leaf.shape for g, leaf in zip(grads, [*predictions.one_to_many, *predictions.one_to_one], strict=True))
+    leaves = [*predictions.one_to_many, *predictions.one_to_one]
+    assert all(g.shape == leaf.shape for g, leaf in zip(grads, leaves, strict=True))
 
 
 def test_one_to_one_has_at_most_one_anchor_per_target() -> None:
@@ -137,10 +138,8 @@ def test_gradients_do_not_leak_into_the_assignment() -> None:
 
 def test_objective_is_float32_under_autocast() -> None:
     predictions = random_predictions()
-    low = Predictions(
-        *(BranchOutput(*(t.bfloat16() for t in branch)) for branch in (predictions.one_to_many, predictions.one_to_one)),
-        predictions.anchors,
-    )
+    many, one = (BranchOutput(*(t.bfloat16() for t in branch)) for branch in predictions[:2])
+    low = Predictions(many, one, predictions.anchors)
     with torch.autocast("cpu", torch.bfloat16):
         total = Objective()(low, scene()).total
     assert total.dtype == torch.float32

@@ -35,7 +35,8 @@ def fit(shapes: Path, tmp_path: Path) -> Callable[..., Trainer]:
         **settings: Any,
     ) -> Trainer:
         seed_everything(0, verbose=False)
-        datamodule = DataModule(**{"root": str(shapes), "image_size": 64, "batch_size": 4, "workers": 0, **(data or {})})
+        small = {"root": str(shapes), "image_size": 64, "batch_size": 4, "workers": 0}
+        datamodule = DataModule(**{**small, **(data or {})})
         detector = module or Detector(list(datamodule.class_names), **{"warmup_epochs": 1.0, **(model or {})})
         trainer = Trainer(
             **{
@@ -54,7 +55,7 @@ def fit(shapes: Path, tmp_path: Path) -> Callable[..., Trainer]:
                 **settings,
             }
         )
-        trainer.fit(detector, datamodule, ckpt_path=ckpt_path, weights_only=True if ckpt_path else None)
+        trainer.fit(detector, datamodule, ckpt_path=ckpt_path)
         return trainer
 
     return run
@@ -72,7 +73,8 @@ def digest(checkpoint: dict[str, Any]) -> dict[str, str]:
             for key, item in enumerate(value):
                 walk(f"{place}/{key}", item)
         elif isinstance(value, torch.Tensor):
-            result[place] = hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()).hexdigest()
+            octets = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+            result[place] = hashlib.sha256(octets.numpy()).hexdigest()
         else:
             result[place] = repr(value)
 

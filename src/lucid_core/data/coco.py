@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +148,7 @@ class _Reader:
     def record(self, image_id: int | str, image: Row, rows: list[tuple[str, Row]]) -> Record | None:
         """Read one image with its annotations; ``None`` if it must be left out."""
         try:
-            path = self._find(image.get("file_name"))
+            path = self._listing.inside(self.folder, image.get("file_name"))
             width, height = self._size(image, path)
         except (Fault, DataError) as fault:
             self.tell(f"image {image_id}: {fault}; left out with its {len(rows)} annotations")
@@ -199,20 +198,6 @@ class _Reader:
             self.tell(f"{len(self._unfilled)} annotations have an empty segmentation, their boxes are kept: {names}")
         if not any(len(record.truth.boxes) for record in records):
             self.tell(f"has no annotations for its {len(records)} usable images: all are background")
-
-    def _find(self, name: Any) -> Path:
-        if not isinstance(name, str) or not name:
-            raise Fault("has no file_name")
-        # Annotation tools on Windows write backslashes; elsewhere a name may hold one.
-        for spelling in dict.fromkeys((name, name.replace("\\", "/"))):
-            inside = os.path.normpath(os.path.relpath(spelling, self.folder) if os.path.isabs(spelling) else spelling)
-            if inside.split(os.sep)[0] == os.pardir or os.path.isabs(inside):
-                raise Fault(f"file_name {name!r} leads out of {self.folder}, which is refused")
-            folder, file = os.path.split(os.path.join(self.folder, inside))
-            found = self._listing.find(folder, file)
-            if found is not None:
-                return found
-        raise Fault(f"file_name {name!r} is not in {self.folder}")
 
     def _size(self, image: Row, path: Path) -> tuple[int, int]:
         if image.get("width") is None or image.get("height") is None:

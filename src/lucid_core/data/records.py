@@ -123,6 +123,29 @@ class Listing:
         found = names.get(name) or names.get(unicodedata.normalize("NFC", name))
         return None if found is None else Path(folder, found)
 
+    def inside(self, root: Path, name: object) -> Path:
+        """Find the file that an annotation names, below ``root``.
+
+        Args:
+            root: The folder that names are relative to.
+            name: What the annotation states: a relative path, or an absolute one below ``root``.
+
+        Raises:
+            Fault: It is no name, leads out of ``root``, or there is no such file.
+        """
+        if not isinstance(name, str) or not name:
+            raise Fault("has no file_name")
+        # Annotation tools on Windows write backslashes; elsewhere a name may hold one.
+        for spelling in dict.fromkeys((name, name.replace("\\", "/"))):
+            below = os.path.normpath(os.path.relpath(spelling, root) if os.path.isabs(spelling) else spelling)
+            if below.split(os.sep)[0] == os.pardir or os.path.isabs(below):
+                raise Fault(f"file_name {name!r} leads out of {root}, which is refused")
+            folder, file = os.path.split(os.path.join(root, below))
+            found = self.find(folder, file)
+            if found is not None:
+                return found
+        raise Fault(f"file_name {name!r} is not in {root}")
+
     def names(self, folder: str | Path) -> dict[str, str]:
         """List a folder's files: name, exact or in Unicode form NFC, to the name as stored. Empty if there is none."""
         key = os.fspath(folder)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lucid_core.objective.boxes import decode
+from lucid_core.network.anchors import decode
 from lucid_core.types import Anchors, BranchOutput, Detections
 
 __all__ = ["Candidates", "candidates", "end_to_end", "ranked", "select"]

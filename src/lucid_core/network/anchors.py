@@ -1,14 +1,15 @@
-"""The grid that predictions refer to."""
+"""The grid that predictions refer to, and the boxes they mean on it."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from lucid_core.types import Anchors
 
-__all__ = ["STRIDES", "make_anchors"]
+__all__ = ["STRIDES", "decode", "make_anchors"]
 
 #: Pixels of the canvas per cell of the three levels.
 STRIDES = (8, 16, 32)
@@ -36,3 +37,17 @@ def make_anchors(height: int, width: int, device: torch.device) -> Anchors:
             centres.append(torch.stack((x, y), -1).flatten(0, 1))
             strides.append(torch.full((x.numel(), 1), float(stride), device=device))
         return Anchors(torch.cat(centres), torch.cat(strides))
+
+
+def decode(distances: Tensor, anchors: Anchors) -> Tensor:
+    """Turn distances from the anchor centres into boxes.
+
+    Args:
+        distances: ``(B, A, 4)`` left, top, right, bottom in strides, unbounded, any float dtype.
+        anchors: The grid of the canvas.
+
+    Returns:
+        ``(B, A, 4)`` float32 ``x1, y1, x2, y2`` in pixels. Nothing is clamped: an untrained head gives inverted boxes.
+    """
+    reach = distances.float() * anchors.strides
+    return torch.cat((anchors.centres - reach[..., :2], anchors.centres + reach[..., 2:]), -1)

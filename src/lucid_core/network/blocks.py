@@ -1,4 +1,4 @@
-"""Convolutional building blocks. Every block maps ``(B, c_in, H, W)`` to ``(B, c_out, H', W')`` in any memory format."""
+"""Convolutional building blocks. Each maps ``(B, c_in, H, W)`` to ``(B, c_out, H', W')``, in any memory format."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Inner = Callable[[int], nn.Module]
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation without the batch counter.
 
-    ``num_batches_tracked`` is read only when ``momentum`` is ``None``. Here it would be one more kernel for each of over
-    a hundred layers in every step, and an integer in every checkpoint.
+    ``num_batches_tracked`` is read only when ``momentum`` is ``None``. Here it would be one more kernel for each of
+    over a hundred layers in every step, and an integer in every checkpoint.
     """
 
     def __init__(self, channels: int) -> None:

@@ -1,4 +1,4 @@
-"""Box arithmetic on the device: decoding, overlap, and the complete IoU."""
+"""Box arithmetic on the device: overlap, and the complete IoU."""
 
 from __future__ import annotations
 
@@ -7,23 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lucid_core.types import Anchors
-
-__all__ = ["complete_iou", "decode", "pairwise_iou"]
-
-
-def decode(distances: Tensor, anchors: Anchors) -> Tensor:
-    """Turn distances from the anchor centres into boxes.
-
-    Args:
-        distances: ``(B, A, 4)`` left, top, right, bottom in strides, unbounded, any float dtype.
-        anchors: The grid of the canvas.
-
-    Returns:
-        ``(B, A, 4)`` float32 ``x1, y1, x2, y2`` in pixels. Nothing is clamped: an untrained head gives inverted boxes.
-    """
-    reach = distances.float() * anchors.strides
-    return torch.cat((anchors.centres - reach[..., :2], anchors.centres + reach[..., 2:]), -1)
+__all__ = ["complete_iou", "pairwise_iou"]
 
 
 def _areas(boxes: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lucid_core.network.anchors import decode
 from lucid_core.objective.assign import Assigner, candidates
-from lucid_core.objective.boxes import decode
 from lucid_core.objective.terms import branch_terms
 from lucid_core.seams import seam
 from lucid_core.types import Assignment, Losses, Predictions, Targets, Terms

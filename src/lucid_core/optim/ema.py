@@ -93,7 +93,7 @@ class AveragedNetwork:
         if own.keys() != state["tensors"].keys():
             odd = sorted(own.keys() ^ state["tensors"].keys())
             raise ValueError(
-                f"the averaged weights in the checkpoint are of another network: {len(odd)} names differ, {odd[0]} first"
+                f"the averaged weights of the checkpoint belong to another network: {len(odd)} names differ, {odd[0]}"
             )
         with torch.no_grad():
             for name, tensor in own.items():

@@ -57,7 +57,7 @@ def plan_stacks(shapes: tuple[tuple[int, int], ...]) -> tuple[Stack, ...]:
         power = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
         classes.setdefault(power, []).append(Slot(tuple(positions), rows, columns, tall))
     stacks = []
-    for power, slots in sorted(classes.items()):
+    for _, slots in sorted(classes.items()):
         while slots:
             columns = slots[0].columns
             together = [slot for slot in slots if slot.columns * SPREAD >= columns]
@@ -67,7 +67,7 @@ def plan_stacks(shapes: tuple[tuple[int, int], ...]) -> tuple[Stack, ...]:
 
 
 def pack(matrices: Sequence[Tensor], stack: Stack) -> Tensor:
-    """Return the members of ``stack`` as one float32 (or wider) tensor ``(count, rows, columns)``, padded with zeros."""
+    """Return the members of ``stack`` as one tensor ``(count, rows, columns)``, float32 or wider, padded with zeros."""
     first = matrices[stack.slots[0].members[0]]
     count = sum(len(slot.members) for slot in stack.slots)
     dtype = torch.promote_types(first.dtype, torch.float32)
