@@ -221,12 +221,13 @@ def _base_configs(options: Sequence[str]) -> list[str]:
     """Options to put before the user's own, so that theirs win: where a run starts from when it does not say.
 
     With ``--ckpt_path`` that is what the checkpoint was trained with, and its run's configuration unless another one is
-    named. Without either, it is the demo.
+    named. Without either, it is the demo, unless the user names data of their own: then it is the defaults.
     """
     names_config = any(option in ("-c", "--config") or option.startswith("--config=") for option in options)
+    names_data = any(option.partition("=")[0] == "--data.root" for option in options)
     checkpoint = _checkpoint_of(options)
     if checkpoint is None:
-        return [] if names_config else ["--config", str(CONFIGS / "demo.yaml")]
+        return [] if names_config or names_data else ["--config", str(CONFIGS / "demo.yaml")]
     try:
         trained_with = torch.load(checkpoint, map_location="cpu", weights_only=True).get("hyper_parameters", {})
     except Exception as error:
@@ -266,6 +267,8 @@ def _quieten() -> None:
     # A run that starts from a checkpoint has a folder of its own, and finds its own best.
     warnings.filterwarnings("ignore", message="The dirpath has changed from")
     warnings.filterwarnings("ignore", message="You have overridden `.*batch.*` in `LightningModule`")
+    # A 1x1 kernel has the same bytes in both memory formats, whatever its strides say.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.* is deprecated")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
 

@@ -81,7 +81,6 @@ class Detector(LightningModule):
         engine: Literal["faster", "pycocotools"] = "faster",
     ) -> None:
         super().__init__()
-        class_names = list(class_names)
         self.save_hyperparameters()
         self.network = Network(variant, len(class_names))
         self.objective = Objective(Gains(box_gain, cls_gain, l1_gain))
@@ -177,8 +176,9 @@ class Detector(LightningModule):
         checkpoint["ema"] = self.average.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        trained, given = checkpoint["hyper_parameters"]["class_names"], self.hparams["class_names"]
-        if list(trained) != given:
+        # Lists or tuples: the command line passes on what the data module has.
+        trained, given = (list(h["class_names"]) for h in (checkpoint["hyper_parameters"], self.hparams))
+        if trained != given:
             raise ValueError(
                 f"the checkpoint was trained on {len(trained)} classes ({_shown(trained)}), and these are {len(given)} "
                 f"({_shown(given)}): name the data set it was trained on"
