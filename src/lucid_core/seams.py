@@ -56,7 +56,7 @@ SEAMS: dict[str, str] = {
     "step.network.heads": "lucid_core.network.detector:Network.heads",
     "step.objective": "lucid_core.objective.objective:Objective.forward",
     "step.objective.detection": "lucid_core.objective.objective:Objective.detection",
-    "update": "PrecisionPlugin.clip_grad_by_norm and lucid_core.optim.musgd:MuSGD.update",
+    "update": "lucid_core.optim.musgd:MuSGD.update",
     "update.norm": "PrecisionPlugin.clip_grad_by_norm",
     "update.prepare": "lucid_core.optim.musgd:MuSGD.prepare",
     "update.prepare.orthogonalize": "lucid_core.optim.musgd:MuSGD.orthogonalize",

@@ -28,8 +28,6 @@ def marked() -> Iterator[tuple[str, str]]:
 
 def test_seams_and_marked_methods_are_the_same() -> None:
     named = {(path, core) for path, binding in SEAMS.items() for core in CORE_BINDING.findall(binding)}
-    # The seam `update` spans a touch point of Lightning and a method; it is claimed as a whole, through its parts.
-    named -= {("update", core) for path, core in named if path == "update"}
     assert set(marked()) == named
 
 

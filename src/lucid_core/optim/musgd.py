@@ -95,6 +95,7 @@ class MuSGD(Optimizer):
             self._scalars[index].lr.fill_(group["lr"])
             self._scalars[index].weight_decay.fill_(group["weight_decay"])
 
+    @seam("update")
     @torch.no_grad()
     def update(self) -> None:
         """Move every parameter that has a gradient. Device work only."""
