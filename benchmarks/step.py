@@ -1,7 +1,7 @@
 """Measure what one training step costs the GPU: busy time, kernels and wall time, by phase.
 
-Synthetic batches, no loader: ``python benchmarks/step.py --batch 4 16 64 --json step.json``. Busy time is the union of
-the device's kernel, copy and memset intervals; wall time is of whole steps closed by a synchronisation.
+Synthetic batches, no loader: ``python benchmarks/step.py --batch 4 16 64 --record step.json``. Busy time is the union
+of the device's kernel, copy and memset intervals; wall time is of whole steps closed by a synchronisation.
 """
 
 from __future__ import annotations
@@ -132,18 +132,26 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--top", type=int, default=0)
     parser.add_argument("--deterministic", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--commit", help="where the working tree is no checkout")
     args = parser.parse_args()
     torch.use_deterministic_algorithms(args.deterministic)
     torch.backends.cudnn.deterministic = args.deterministic
     torch.utils.deterministic.fill_uninitialized_memory = False
     rows = [measure(args, batch) for batch in args.batch]
-    if args.json:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-        card = torch.cuda.get_device_name()
-        versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "card": card}
-        record = {"commit": commit, **versions, "arguments": vars(args), "rows": rows}
-        args.json.write_text(json.dumps(record, default=str, indent=1))
+    if args.record:
+        settings = {name: getattr(args, name) for name in ("size", "objects", "variant", "optimizer", "deterministic")}
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        record = {
+            "what": "one training step of a network from scratch, synthetic batches, bf16, channels_last, no loader",
+            "commit": args.commit or subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
+            "card": torch.cuda.get_device_name(),
+            "driver": subprocess.check_output(query, text=True).strip(),
+            "versions": {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()},
+            "settings": settings,
+            "rows": rows,
+        }
+        args.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
