@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lucid_core.network.detector import Network
+from lucid_core.optim.musgd import MuSGD
 from lucid_core.seams import SeamConflict, claim
 
 
@@ -88,10 +89,31 @@ def test_an_unknown_seam_is_named() -> None:
         claim(network(), "step.netwrok", "Recorder")
 
 
-def test_a_released_claim_does_not_keep_its_objects() -> None:
+def test_a_claim_that_could_never_run_is_refused() -> None:
+    net = network()
+    with pytest.raises(TypeError, match="only one of target and replacement"):
+        claim(net, "step", "Recorder", replacement=recorder([]))
+    with pytest.raises(TypeError, match=r"step\.objective, which is .*Objective\.forward, on a Network"):
+        claim(net, "step.objective", "Recorder", net, recorder([]))
+    claim(net, "step.network", "Recorder", net, recorder([])).release()
+
+
+def test_a_claim_does_not_keep_its_objects() -> None:
     net = network()
     alive = weakref.ref(net)
-    claim(net, "step.network", "Recorder", net, recorder([])).release()
+    taken = claim(net, "step.network", "Recorder", net, recorder([]))
     del net
     gc.collect()
     assert alive() is None
+    taken.release()
+
+
+def test_a_replacement_runs_without_gradients_where_the_method_does() -> None:
+    p = torch.nn.Parameter(torch.zeros(2))
+    optimizer, modes = MuSGD([p], lr=0.1), list[bool]()
+    taken = claim(optimizer, "update", "Recorder", optimizer, lambda native: modes.append(torch.is_grad_enabled()))
+    p.grad = torch.ones(2)
+    optimizer.step()
+    assert modes == [False]
+    assert not p.any()
+    taken.release()

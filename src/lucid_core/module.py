@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils import deterministic
 
-from lucid_core.evaluation.coco import CocoEvaluation
-from lucid_core.evaluation.decode import end_to_end
-from lucid_core.evaluation.metrics import Metrics
-from lucid_core.evaluation.nms import with_nms
-from lucid_core.evaluation.table import class_table, summary
+from lucid_core.evaluation.evaluator import Decoder, Evaluator, detect
+from lucid_core.memory_fill import KeepMemoryUnfilled
 from lucid_core.network.detector import Network
 from lucid_core.network.variants import Variant
 from lucid_core.objective.objective import Gains, Objective, progressive_weight
 from lucid_core.optim.build import OptimizerName, build_optimizer
-from lucid_core.optim.ema import AveragedNetwork
+from lucid_core.optim.ema import AveragedNetwork, check_average
 from lucid_core.optim.schedule import lr_factor, warmup_steps
 from lucid_core.seams import seam
-from lucid_core.types import Batch, Detections, Predictions
+from lucid_core.types import Batch, Detections
 
 __all__ = ["Detector"]
-
-Decoder = Literal["end_to_end", "nms"]
 
 
 class Detector(LightningModule):
@@ -58,6 +55,9 @@ class Detector(LightningModule):
             suppression, ``nms`` the one-to-many branch with it. The first one gives ``val/map``; a second one is
             logged beside it under its name.
         engine: Evaluator of COCO metrics; ``pycocotools`` is the slower reference.
+
+    Raises:
+        ValueError: A setting is out of its range.
     """
 
     def __init__(
@@ -82,13 +82,18 @@ class Detector(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
+        check_average(ema_decay, ema_tau)
+        limits = dict.fromkeys(("lr", "lrf", "warmup_epochs", "weight_decay"), math.inf)
+        for name, limit in {**limits, "momentum": 1.0, "alpha_start": 1.0, "alpha_end": 1.0}.items():
+            if not 0 <= self.hparams[name] <= limit:
+                raise ValueError(f"model.{name} is {self.hparams[name]}; it must lie in [0, {limit:g}]")
+        if not decoders:
+            raise ValueError("model.decoders is empty; name end_to_end, nms or both")
         self.network = Network(variant, len(class_names))
         self.objective = Objective(Gains(box_gain, cls_gain, l1_gain))
-        self.metrics: dict[str, Metrics] = {}
+        self._evaluator: Evaluator | None = None
         self._average: AveragedNetwork | None = None
         self._average_state: dict[str, Any] | None = None
-        self._evaluations: dict[Decoder, CocoEvaluation] = {}
-        self._fills = True
 
     # The step
 
@@ -105,15 +110,9 @@ class Detector(LightningModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         return self.unpack(batch)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         losses = self.objective(self.network(batch.images), batch.targets)
-        # Only where the logger writes: each call of log costs more than many of the step's kernels.
-        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and (self.trainer.global_step + 1) % every == 0:
-            scalars = {f"train/{name}": value for name, value in losses.scalars().items()}
-            self.log_dict(scalars, batch_size=len(batch.images))
-        total: Tensor = losses.total
-        return total
+        return {"loss": losses.total, "scalars": losses.scalars()}
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
@@ -121,6 +120,14 @@ class Detector(LightningModule):
         # average follows global_step, so it also counts a step that the gradient scaler of 16-mixed skipped.
         self.average.write_scalars()
         self.average.update()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        # Not in the step, where a recording would leave it out; and only where the logger writes, since each call of
+        # log costs more than many of the step's kernels.
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self.trainer.global_step % every == 0 and isinstance(outputs, Mapping):
+            scalars = {f"train/{name}": value for name, value in outputs["scalars"].items()}
+            self.log_dict(scalars, on_step=True, on_epoch=False, batch_size=len(batch.images))
 
     def configure_optimizers(self) -> Any:
         h = self.hparams
@@ -144,29 +151,30 @@ class Detector(LightningModule):
 
     # The life of a run
 
+    def configure_callbacks(self) -> list[Callback]:
+        return [KeepMemoryUnfilled()]
+
     def setup(self, stage: str) -> None:
         if isinstance(self.trainer.accelerator, CUDAAccelerator):
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # Deterministic mode would fill all memory it allocates, to expose reads of what nothing wrote: on a GPU these
-        # were half of the kernels of a step. The numbers do not depend on it.
-        self._fills = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-    def teardown(self, stage: str) -> None:
-        deterministic.fill_uninitialized_memory = self._fills  # type: ignore[attr-defined]
 
     def on_fit_start(self) -> None:
-        self._build_average()
+        self._renew_average()
 
     def on_train_start(self) -> None:
         # Also here, because Lightning leaves out on_train_epoch_start when it resumes in the middle of an epoch.
         self._write_weight()
         group = self.trainer.optimizers[0].param_groups[0]
-        rate = group.get("initial_lr", group["lr"])
-        if rate != self.hparams["lr"]:
+        in_force = {
+            "lr": group.get("initial_lr", group["lr"]),
+            "momentum": group["betas"][0] if "betas" in group else group["momentum"],
+            "weight_decay": group["weight_decay"],
+        }
+        kept = {name: value for name, value in in_force.items() if value != self.hparams[name]}
+        if kept:
             rank_zero_warn(
-                f"the checkpoint's learning rate {rate} stays in force: model.lr={self.hparams['lr']} has no effect on "
-                "a resumed run. To train on with another rate, start a new run from the weights."
+                f"{', '.join(f'{name} {value:g}' for name, value in kept.items())} of the checkpoint stay in force: "
+                f"{', '.join(f'model.{name}={self.hparams[name]:g}' for name in kept)} has no effect on a resumed run"
             )
 
     def on_train_epoch_start(self) -> None:
@@ -185,20 +193,28 @@ class Detector(LightningModule):
             )
         self._average, self._average_state = None, checkpoint.get("ema")
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load weights; the average starts anew from them, unless the checkpoint brings its own."""
+        self._average = None
+        return super().load_state_dict(*args, **kwargs)
+
     @property
     def average(self) -> AveragedNetwork:
-        """The averaged network; equal to the network until the first optimizer step."""
+        """The averaged network, where the network is; equal to it until the first optimizer step."""
         if self._average is None:
-            self._build_average()
-        assert self._average is not None
+            self._average = AveragedNetwork(self.network, self.hparams["ema_decay"], self.hparams["ema_tau"])
+            if self._average_state is not None:
+                self._average.load_state_dict(self._average_state)
+                self._average_state = None
+        self._average.to(self.device, next(self.network.parameters()).dtype)
         return self._average
 
-    def _build_average(self) -> None:
-        state = self._average.state_dict() if self._average is not None else self._average_state
-        self._average = AveragedNetwork(self.network, self.hparams["ema_decay"], self.hparams["ema_tau"])
-        self._average_state = None
-        if state is not None:
-            self._average.load_state_dict(state)
+    def _renew_average(self) -> None:
+        """Build the average where the network is now; one that was never updated takes the weights there are now."""
+        if self._average is not None and self._average.updates and self._average_state is None:
+            self._average_state = self._average.state_dict()
+        self._average = None
+        _ = self.average
 
     def _epochs(self) -> int | None:
         """Epochs of the run, or ``None`` where it is bounded by steps or time alone."""
@@ -217,8 +233,11 @@ class Detector(LightningModule):
         Args:
             images: ``(B, 3, H, W)`` floats in ``[0, 1]``, H and W multiples of 32.
         """
-        predictions = self.average.network(images)
-        return self._decode(predictions, self.hparams["decoders"][0])
+        return detect(self.average.network(images), self.hparams["decoders"][0])
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Detections:
+        detections: Detections = self(batch.images)
+        return detections
 
     def on_validation_start(self) -> None:
         self._start_evaluation("val_set")
@@ -249,38 +268,31 @@ class Detector(LightningModule):
         self._report()
 
     def _start_evaluation(self, name: str) -> None:
-        self.average.to(self.device)
+        if self.trainer.state.fn != "fit":
+            self._renew_average()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.average.synchronize()
         data = getattr(getattr(self.trainer, "datamodule", None), name, None)
-        self._evaluations = {}
-        if data is not None:
-            self._evaluations = {d: CocoEvaluation(data, self.hparams["engine"]) for d in self.hparams["decoders"]}
+        self._evaluator = None if data is None else Evaluator(data, self.hparams["decoders"], self.hparams["engine"])
 
     def _evaluate(self, batch: Batch, prefix: str) -> None:
         predictions = self.average.network(batch.images)
         losses = self.objective(predictions, batch.targets)
         scalars = {f"{prefix}/{name}": value for name, value in losses.scalars().items()}
         self.log_dict(scalars, batch_size=len(batch.images), sync_dist=True)
-        for decoder, evaluation in self._evaluations.items():
-            evaluation.update(self._decode(predictions, decoder), batch.records, batch.letterbox)
-
-    def _decode(self, predictions: Predictions, decoder: Decoder) -> Detections:
-        if decoder == "nms":
-            return with_nms(predictions.one_to_many, predictions.anchors)
-        return end_to_end(predictions.one_to_one, predictions.anchors)
+        if self._evaluator is not None:
+            self._evaluator.update(predictions, batch)
 
     def _finish_evaluation(self, prefix: str) -> None:
-        self.metrics = {}
-        for decoder, evaluation in self._evaluations.items():
-            evaluation.gather()
-            metrics = self.metrics[decoder] = evaluation.compute()
-            name = prefix if decoder == self.hparams["decoders"][0] else f"{prefix}/{decoder}"
-            self.log_dict({f"{name}/{key}": value for key, value in metrics.scalars().items()}, sync_dist=True)
+        if self._evaluator is not None:
+            figures = self._evaluator.compute()
+            self.log_dict({f"{prefix}/{name}": value for name, value in figures.items()}, sync_dist=True)
 
     def _report(self) -> None:
-        for decoder, metrics in self.metrics.items():
-            rank_zero_info(f"\n{decoder}\n{class_table(metrics)}\n{summary(metrics)}")
+        if self._evaluator is not None:
+            rank_zero_info(self._evaluator.report())
+            if self.trainer.state.fn != "fit" and self.trainer.is_global_zero and self.trainer.log_dir is not None:
+                self._evaluator.write_detections(Path(self.trainer.log_dir))
 
 
 def _shown(names: list[str]) -> str:

@@ -10,11 +10,11 @@ of Lightning, that one owner at a time may wrap::
         predictions = network(images)                 # <step.network>  (.features, .heads)
         losses = objective(predictions, targets)      # <step.objective>  (.detection)
         backward(losses.total)                        # precision_plugin.backward
-        # <update> --------------------------------------------------------------- inside optimizer.step, after
-        #                                                                          write_scalars() on the host
         clip                                          # <update.norm>  precision_plugin.clip_grad_by_norm
+        write_scalars()                               # host: this step's learning rate and decay, for the device
+        # <update> --------------------------------------------------------------- MuSGD.update, in optimizer.step
         updates = prepare(group)                      # <update.prepare>  momentum, Nesterov, gains, decay
-            orthogonalize(stack)                      # <update.prepare.orthogonalize>  batched Newton-Schulz
+            orthogonalize(stacks)                     # <update.prepare.orthogonalize>  batched Newton-Schulz
         apply(updates)                                # parameters move by the current learning rate
         # <ema> ------------------------------------------------------------------
         ema.update()                                  # <ema>  the averaged copy follows
@@ -35,7 +35,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 __all__ = ["SEAMS", "Claim", "SeamConflict", "claim", "seam"]
 
@@ -70,22 +70,23 @@ class SeamConflict(RuntimeError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """The hold of one owner on one seam, until :meth:`release`."""
+    """The hold of one owner on one seam, until :meth:`release`.
 
-    scope: object
+    It keeps neither its scope nor its target alive; a replacement that refers to them does.
+    """
+
+    scope: ReferenceType[Any]
     path: str
     owner: str
-    target: object | None
+    target: ReferenceType[Any] | None
     replacement: Callable[..., Any] | None
 
     def release(self) -> None:
         """Give the seam back. May be called twice."""
-        held = _held.get(self.scope, {})
-        if held.get(self.path) is self:
-            del held[self.path]
-        bound = _bound.get(self.target, {}) if self.target is not None else {}
-        if bound.get(self.path) is self:
-            del bound[self.path]
+        for table, reference in ((_held, self.scope), (_bound, self.target)):
+            holder = None if reference is None else reference()
+            if holder is not None and table.get(holder, {}).get(self.path) is self:
+                del table[holder][self.path]
 
 
 _held: WeakKeyDictionary[Any, dict[str, Claim]] = WeakKeyDictionary()
@@ -128,14 +129,20 @@ def claim(
         path: A key of :data:`SEAMS`.
         owner: Name of the acceleration, for messages.
         target: The object whose method is the binding; ``None`` reserves the path alone (touch points of Lightning).
-        replacement: Called instead of the method, as ``replacement(native, *args, **kwargs)``.
+        replacement: Called instead of the method, as ``replacement(native, *args, **kwargs)``; goes with ``target``.
 
     Raises:
         KeyError: No such seam.
+        TypeError: ``target`` has no method that is this seam, or one of ``target`` and ``replacement`` is missing.
         SeamConflict: The path, a prefix of it or an extension of it is held by another owner.
     """
     if path not in SEAMS:
         raise KeyError(f"no seam is called {path!r}; seams are {', '.join(SEAMS)}")
+    if (target is None) is not (replacement is None):
+        raise TypeError(f"{owner} claims {path} with only one of target and replacement: give both, or neither")
+    methods = [] if target is None else [getattr(type(target), name, None) for name in dir(type(target))]
+    if target is not None and path not in [getattr(method, "__seam__", None) for method in methods]:
+        raise TypeError(f"{owner} claims {path}, which is {SEAMS[path]}, on a {type(target).__name__}")
     held = _held.setdefault(scope, {})
     for other in held.values():
         if path == other.path or path.startswith(other.path + ".") or other.path.startswith(path + "."):
@@ -143,7 +150,7 @@ def claim(
                 f"{owner} wants {path}, and {other.owner} holds {other.path}: one part of the step has one owner. "
                 f"Name only one of the two."
             )
-    taken = Claim(scope, path, owner, target, replacement)
+    taken = Claim(ref(scope), path, owner, None if target is None else ref(target), replacement)
     held[path] = taken
     if target is not None:
         _bound.setdefault(target, {})[path] = taken

@@ -130,7 +130,7 @@ class Losses(NamedTuple):
 
     def scalars(self) -> dict[str, Tensor]:
         """Name every loss for the logger. The tensors are detached and owned by the caller."""
-        values = torch.stack([self.total, *self.one_to_many, *self.one_to_one]).detach().clone().unbind()
+        values = torch.stack([self.total, *self.one_to_many, *self.one_to_one]).detach().unbind()
         names = ["loss", *(f"{branch}_{term}" for branch in ("o2m", "o2o") for term in Terms._fields)]
         return dict(zip(names, values, strict=True))
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from lucid_core.network.blocks import BatchNorm
 from lucid_core.network.detector import Network
 from lucid_core.network.variants import Variant
 
@@ -94,7 +95,6 @@ def test_same_seed_gives_the_same_network() -> None:
         states.append(Network("n", 4).state_dict())
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert not any("num_batches" in name for name in states[0])
 
 
 def test_anchors_made_under_inference_mode_can_train() -> None:
@@ -104,6 +104,30 @@ def test_anchors_made_under_inference_mode_can_train() -> None:
     predictions = network(torch.rand(2, 3, 160, 32))
     scaled = predictions.one_to_one.distances * predictions.anchors.strides
     scaled.sum().backward()
+
+
+def test_plain_weights_load_and_synchronised_statistics_convert() -> None:
+    """Batches are not counted, and what expects the counter of torch's layer still works."""
+    network = Network("n", 2)
+    network(torch.rand(2, 3, 64, 64))
+    counters = [t for name, t in network.state_dict().items() if "num_batches" in name]
+    assert len(counters) == 115
+    assert not any(counters)
+    Network("n", 2).load_state_dict({name: t for name, t in network.state_dict().items() if t.is_floating_point()})
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    assert sum(isinstance(m, nn.SyncBatchNorm) for m in converted.modules()) == 115
+    assert all(m.num_batches_tracked is not None for m in converted.modules() if isinstance(m, nn.SyncBatchNorm))
+
+
+def test_normalisation_follows_torch() -> None:
+    torch.manual_seed(0)
+    ours, torchs = BatchNorm(4), nn.BatchNorm2d(4)
+    for _ in range(3):
+        x = torch.randn(2, 4, 5, 5)
+        assert torch.equal(ours(x), torchs(x))
+    for name in ("running_mean", "running_var"):
+        assert torch.equal(getattr(ours, name), getattr(torchs, name))
+    assert torch.equal(ours.eval()(x), torchs.eval()(x))
 
 
 def test_a_detector_needs_classes() -> None:

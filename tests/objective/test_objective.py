@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lucid_core.network.anchors import decode, make_anchors
 from lucid_core.network.detector import Network
+from lucid_core.objective.boxes import complete_iou
 from lucid_core.objective.objective import Gains, Objective, progressive_weight
 from lucid_core.objective.terms import branch_terms
 from lucid_core.types import Assignment, BranchOutput, Losses, Predictions, Targets
@@ -79,8 +80,38 @@ def test_terms_of_a_known_assignment() -> None:
         value * ((boxes[0, anchor].detach() - targets.boxes[0, row]).abs().sum() / stride)
         for anchor, row, value, stride in ((10, 1, 0.5, 8), (70, 0, 0.25, 16))
     )
+    apart = sum(
+        value * (1 - complete_iou(boxes[0, anchor].detach(), targets.boxes[0, row]))
+        for anchor, row, value in ((10, 1, 0.5), (70, 0, 0.25))
+    )
     assert terms.cls.item() == pytest.approx(entropy.item(), rel=1e-5)
+    assert terms.box.item() == pytest.approx(float(apart), rel=1e-5)
     assert terms.l1.item() == pytest.approx(float(l1), rel=1e-5)
+
+
+def test_terms_are_divided_by_the_sum_of_weights_above_one() -> None:
+    predictions = random_predictions(1)
+    targets = Targets(*(t[:1] for t in scene()))
+    boxes = decode(predictions.one_to_one.distances, predictions.anchors)
+    foreground = torch.zeros(1, boxes.shape[1], dtype=torch.bool)
+    foreground[0, [3, 40, 70]] = True
+    assigned = [
+        Assignment(foreground, torch.zeros_like(foreground, dtype=torch.int64), foreground * value)
+        for value in (1.0, 2.0)
+    ]
+    logits = predictions.one_to_one.logits
+    once, twice = (branch_terms(logits, boxes, predictions.anchors, targets, a) for a in assigned)
+    assert once.box.item() == pytest.approx(twice.box.item(), rel=1e-5)
+    assert once.l1.item() == pytest.approx(twice.l1.item(), rel=1e-5)
+    assert twice.l1.item() < 100
+
+
+def test_published_settings() -> None:
+    objective = Objective()
+    assert objective.gains == Gains(box=7.5, cls=0.5, l1=6.0)
+    many, one = objective.assign_many, objective.assign_one
+    assert (many.topk, many.single, many.alpha, many.beta) == (10, False, 1.0, 6.0)
+    assert (one.topk, one.single, one.alpha, one.beta) == (7, True, 1.0, 6.0)
 
 
 def test_total_blends_branches_with_gains() -> None:

@@ -57,7 +57,8 @@ def test_made_under_inference_mode_it_can_still_be_updated() -> None:
     network = small()
     with torch.inference_mode():
         average = AveragedNetwork(network)
-        average.to(torch.device("cpu"))
+        average.to(torch.device("cpu"), torch.float64)
+        average.to(torch.device("cpu"), torch.float32)
     average.write_scalars()
     average.update()
 
@@ -101,3 +102,4 @@ def test_learning_rate_values() -> None:
     assert values == pytest.approx([0.1, 1.0, 0.4994, 0.01], abs=2e-4)
     assert warmup_steps(100, 50, 3.0) == 6
     assert warmup_steps(10, 2, 3.0) == 9
+    assert warmup_steps(0, 2, 3.0) == 0

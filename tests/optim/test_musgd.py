@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -166,7 +167,7 @@ def test_prepare_writes_no_parameter_and_has_no_rate() -> None:
             p.grad = g.clone()
         optimizer.write_scalars()
         with torch.no_grad():
-            updates.append(optimizer.prepare(list(params), optimizer.param_groups[0], torch.tensor(5e-4)))
+            updates.append(optimizer.prepare(params, optimizer.param_groups[0], torch.tensor(5e-4)))
         assert all(torch.equal(p, q) for p, q in zip(params, start, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(*updates, strict=True))
 
@@ -227,6 +228,55 @@ def test_every_matrix_is_packed_once() -> None:
 def test_settings_are_checked(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=setting.replace("ns_steps", "Newton-Schulz")):
         MuSGD([nn.Parameter(torch.zeros(1))], **{"lr": 0.1, setting: value})  # type: ignore[arg-type]
+
+
+def test_a_copy_and_a_pickle_go_on() -> None:
+    torch.manual_seed(0)
+    optimizer = MuSGD([nn.Parameter(torch.randn(4, 6))], lr=0.1)
+    grads = [torch.randn(4, 6) for _ in range(2)]
+
+    def step(o: MuSGD, grad: Tensor) -> Tensor:
+        p: Tensor = o.param_groups[0]["params"][0]
+        p.grad = grad.clone()
+        o.step()
+        return p.detach()
+
+    step(optimizer, grads[0])
+    others = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    expected = step(optimizer, grads[1])
+    for other in others:
+        assert torch.equal(step(other, grads[1]), expected)
+
+
+def test_odd_groups() -> None:
+    """An empty group, one without gradients and a matrix without rows are passed over."""
+    params = [nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(0, 4))]
+    optimizer = MuSGD([{"params": []}, {"params": params[:1]}, {"params": params[1:], "lr": 1.0}], lr=0.1)
+    for _ in range(2):
+        params[1].grad, params[2].grad = torch.ones(2), torch.ones(0, 4)
+        optimizer.step()
+    assert torch.equal(params[0], torch.ones(3, 3))
+    assert params[1].tolist() == pytest.approx([1 - 1.95 - 2.8525] * 2)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("momentum", 2.0), ("lr", -1.0), ("ns_steps", 0)])
+def test_settings_of_a_group_are_checked(setting: str, value: float) -> None:
+    optimizer = MuSGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    version = optimizer.version
+    with pytest.raises(ValueError, match="MuSGD needs"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], setting: value})
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": 0.3})
+    assert optimizer.version == version + 1
+
+
+@pytest.mark.parametrize("other", [torch.optim.SGD, torch.optim.AdamW])
+def test_state_of_another_optimizer_is_refused(other: type[torch.optim.Optimizer]) -> None:
+    p = nn.Parameter(torch.ones(2, 2))
+    p.grad = torch.ones(2, 2)
+    source = other([p], lr=0.1)  # type: ignore[call-arg]
+    source.step()
+    with pytest.raises(ValueError, match=r"not of MuSGD, it lacks .*w_muon"):
+        MuSGD([nn.Parameter(torch.ones(2, 2))], lr=0.1).load_state_dict(source.state_dict())
 
 
 def test_it_learns_faster_than_sgd() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from lucid_core.data.module import DataModule
 from lucid_core.evaluation.coco import CocoEvaluation
 from lucid_core.module import Detector
 from lucid_core.optim.ema import AveragedNetwork
+from lucid_core.types import Batch, Targets
 from tests.training.conftest import digest
 
 Fit = Callable[..., Trainer]
@@ -90,6 +93,10 @@ def test_the_learning_rate_follows_its_schedule(fit: Fit) -> None:
     fit([Rates()], max_epochs=3, model={"lr": 0.02, "lrf": 0.1, "warmup_epochs": 1.0})
     assert rates[:4] == pytest.approx([0.02 / 3, 0.04 / 3, 0.02, 0.02])
     assert rates[-1] == pytest.approx(0.002)
+    assert len(rates) == 9
+    rates.clear()
+    fit([Rates()], max_epochs=3, accumulate_grad_batches=3, model={"lr": 0.02, "lrf": 0.1, "warmup_epochs": 1.0})
+    assert rates == pytest.approx([0.02] * 6 + [0.002] * 3)
     assert rates[3:] == sorted(rates[3:], reverse=True)
 
 
@@ -122,12 +129,13 @@ def test_a_checkpoint_holds_raw_weights_and_the_average_beside_them(fit: Fit, tm
     assert {name.removeprefix("network.") for name in checkpoint["state_dict"]} == set(live)
     assert all(torch.equal(checkpoint["state_dict"][f"network.{name}"], t) for name, t in live.items())
     shadow = checkpoint["ema"]["tensors"]
-    assert set(shadow) == set(live)
+    assert set(shadow) == {name for name, t in live.items() if t.is_floating_point()}
     assert checkpoint["ema"]["updates"] == 6
     assert not torch.equal(shadow["backbone.p3.0.conv.weight"], live["backbone.p3.0.conv.weight"])
 
     loaded = Detector.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
-    assert all(torch.equal(t, shadow[name]) for name, t in loaded.average.network.state_dict().items())
+    averages = loaded.average.network.state_dict()
+    assert all(torch.equal(t, averages[name]) for name, t in shadow.items())
     image = torch.rand(1, 3, 64, 64)
     assert torch.equal(loaded.eval()(image).scores, module.eval()(image).scores)
 
@@ -141,29 +149,114 @@ def test_a_checkpoint_of_other_classes_is_refused(fit: Fit, shapes: Path, tmp_pa
             fit(module=Detector(other), ckpt_path=tmp_path / "last.ckpt")
 
 
-def test_validation_uses_the_average_and_leaves_the_network_alone(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[torch.nn.Module] = []
-    original = Detector._decode
-
-    def spy(self: Detector, *args: Any) -> Any:
-        seen.append(self.average.network)
-        assert not self.average.network.training
-        return original(self, *args)
-
-    monkeypatch.setattr(Detector, "_decode", spy)
-    states: list[tuple[dict[str, torch.Tensor], bool]] = []
+def test_validation_uses_the_average_and_leaves_the_network_alone(fit: Fit) -> None:
+    calls: list[tuple[str, bool]] = []
+    unchanged: list[bool] = []
 
     class Around(Callback):
         def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            assert isinstance(pl_module, Detector)
             self.before = {name: t.clone() for name, t in pl_module.state_dict().items()}
+            networks = {"raw": pl_module.network, "average": pl_module.average.network}
+            self.hooks = [
+                network.register_forward_hook(lambda m, *_, name=name: calls.append((name, m.training)))
+                for name, network in networks.items()
+            ]
 
         def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            states.append((self.before, all(torch.equal(t, self.before[n]) for n, t in pl_module.state_dict().items())))
+            unchanged.append(all(torch.equal(t, self.before[n]) for n, t in pl_module.state_dict().items()))
+            for hook in self.hooks:
+                hook.remove()
 
-    module = detector(fit([Around()]))
-    assert seen
-    assert all(network is module.average.network is not module.network for network in seen)
-    assert all(same for _, same in states)
+    fit([Around()])
+    assert set(calls) == {("average", False)}
+    assert unchanged == [True, True]
+
+
+def test_the_average_follows_the_step_it_counts(fit: Fit) -> None:
+    """After one step it lies between the weights before and after, nearly at the former."""
+    start: dict[str, torch.Tensor] = {}
+
+    class Start(Callback):
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            assert isinstance(pl_module, Detector)
+            start.update({name: p.detach().clone() for name, p in pl_module.network.named_parameters()})
+
+    module = detector(fit([Start()], max_epochs=1, limit_train_batches=1, limit_val_batches=0, model={"ema_tau": 1.0}))
+    d = 0.9999 * (1 - math.exp(-1.0))
+    for (name, live), averaged in zip(
+        module.network.named_parameters(), module.average.network.parameters(), strict=True
+    ):
+        torch.testing.assert_close(averaged, d * start[name] + (1 - d) * live.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_other_weights_are_evaluated_as_they_are(fit: Fit, shapes: Path) -> None:
+    """Weights that were loaded after an evaluation, or put in by hand before any training, are those that count."""
+    module = detector(fit(max_epochs=1))
+    image = torch.rand(1, 3, 64, 64)
+    trained = module.eval()(image).scores
+    torch.manual_seed(5)
+    fresh = Detector(module.hparams["class_names"])
+    expected = fresh.eval()(image).scores
+    module.load_state_dict(fresh.state_dict())
+    assert torch.equal(module(image).scores, expected)
+    assert not torch.equal(trained, expected)
+
+    data = DataModule(str(shapes), image_size=64, batch_size=4, workers=0)
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "barebones": False}
+    Trainer(**quiet).validate(fresh, data, verbose=False)
+    with torch.no_grad():
+        fresh.network.load_state_dict({n: torch.zeros_like(t) for n, t in fresh.network.state_dict().items()})
+    Trainer(**quiet).validate(fresh, data, verbose=False)
+    assert not any(bool(p.any()) for p in fresh.average.network.parameters())
+
+
+def test_the_average_goes_where_its_module_goes() -> None:
+    module = Detector(["a"]).eval()
+    module(torch.rand(1, 3, 64, 64))
+    module.double()
+    assert module(torch.rand(1, 3, 64, 64, dtype=torch.float64)).boxes.dtype == torch.float32
+
+
+def test_predict_gives_detections(fit: Fit, shapes: Path) -> None:
+    module = detector(fit(max_epochs=1))
+    data = DataModule(str(shapes), image_size=64, batch_size=4, workers=0)
+    trainer = Trainer(logger=False, accelerator="cpu", enable_progress_bar=False)
+    predictions = trainer.predict(module, data.val_dataloader())
+    assert predictions is not None
+    assert [p.boxes.shape for p in predictions] == [(4, 300, 4), (2, 300, 4)]  # type: ignore[union-attr]
+
+
+def test_unpacked_images_span_zero_to_one() -> None:
+    module = Detector(["a"])
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 32, 32)
+    empty = Targets(torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.bool))
+    unpacked = module.unpack(Batch(images, empty, torch.zeros(1), torch.zeros(1, 3))).images
+    assert unpacked.dtype == torch.float32
+    assert unpacked[0, :, 0, 0].tolist() == pytest.approx([0.0, 0.2, 1.0])
+
+
+def test_a_run_that_fails_leaves_nothing_behind(fit: Fit) -> None:
+    class Fails(Callback):
+        def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+            assert not torch.utils.deterministic.fill_uninitialized_memory
+            if trainer.global_step == 2:
+                raise KeyError("broken")
+
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    with pytest.raises(KeyError, match="broken"):
+        fit([Fails()], data={"workers": 2})
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("lrf", -3), ("alpha_start", 1.5), ("warmup_epochs", -1), ("decoders", []), ("ema_decay", 1.0), ("ema_tau", 0)],
+)
+def test_settings_are_checked_at_once(setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=setting):
+        Detector(["a"], **{setting: value})
 
 
 def test_metrics_are_logged_under_their_names(fit: Fit, tmp_path: Path) -> None:
@@ -276,10 +369,13 @@ trainer.fit(module, data)
 weights = hashlib.sha256()
 for p in module.network.parameters():
     weights.update(p.detach().numpy().tobytes())
+averages = hashlib.sha256()
+for t in module.average.network.state_dict().values():
+    averages.update(t.numpy().tobytes())
 (out / f"rank{trainer.global_rank}.json").write_text(json.dumps({
     "weights": weights.hexdigest(), "indices": watch.indices, "steps": trainer.global_step,
     "map": float(trainer.callback_metrics["val/map"]), "mar": float(trainer.callback_metrics["val/mar_100"]),
-    "images": module.metrics["end_to_end"].images}))
+    "averages": averages.hexdigest()}))
 trainer.save_checkpoint(out / "ddp.ckpt")
 """
 
@@ -301,7 +397,7 @@ def test_two_processes(shapes: Path, tmp_path: Path) -> None:
         parts = [batch for rank in ranks for batch in rank["indices"][3 * epoch : 3 * epoch + 3]]
         assert sorted(i for batch in parts for i in batch) == list(range(10))
     assert ranks[0]["indices"] != ranks[1]["indices"]
-    assert ranks[0]["images"] == ranks[1]["images"] == 6
+    assert ranks[0]["averages"] == ranks[1]["averages"]
     assert (ranks[0]["map"], ranks[0]["mar"]) == (ranks[1]["map"], ranks[1]["mar"])
 
     # One process, with the weights that were saved, measures the same.

@@ -95,8 +95,9 @@ def test_the_comparison_sees_a_lost_average(fit: Callable[..., Trainer], tmp_pat
     assert all(place.startswith("ema") for place in different)
 
 
-def test_another_learning_rate_on_resume_is_told(fit: Callable[..., Trainer], tmp_path: Path) -> None:
+def test_other_settings_on_resume_are_told(fit: Callable[..., Trainer], tmp_path: Path) -> None:
     saved(fit(max_epochs=1), tmp_path / "one.ckpt")
-    with pytest.warns(UserWarning, match=r"learning rate 0\.01 stays in force: model\.lr=0\.5 has no effect"):
-        trainer = fit(ckpt_path=tmp_path / "one.ckpt", max_epochs=2, model={"lr": 0.5})
+    told = r"lr 0\.01, weight_decay 0\.0005 of the checkpoint stay in force: model\.lr=0\.5, model\.weight_decay=0 has"
+    with pytest.warns(UserWarning, match=told):
+        trainer = fit(ckpt_path=tmp_path / "one.ckpt", max_epochs=2, model={"lr": 0.5, "weight_decay": 0.0})
     assert trainer.optimizers[0].param_groups[0]["initial_lr"] == 0.01

@@ -19,6 +19,8 @@ STRIDES = (8, 16, 32)
 def make_anchors(height: int, width: int, device: torch.device) -> Anchors:
     """Return the anchors of a canvas, the same tensors at every call.
 
+    A canvas size has to be seen once outside a recording: tensors made inside one hold nothing before it is replayed.
+
     Args:
         height: Pixels, a multiple of 32.
         width: Pixels, a multiple of 32.

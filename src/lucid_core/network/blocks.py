@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 __all__ = [
     "C2PSA",
@@ -23,15 +24,17 @@ Inner = Callable[[int], nn.Module]
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation without the batch counter.
+    """Batch normalisation that does not count its batches.
 
-    ``num_batches_tracked`` is read only when ``momentum`` is ``None``. Here it would be one more kernel for each of
-    over a hundred layers in every step, and an integer in every checkpoint.
+    ``num_batches_tracked`` is read only when ``momentum`` is ``None``. Counting would be one more kernel for each of
+    over a hundred layers in every step. The buffer stays, at 0, for what expects a batch normalisation of torch.
     """
 
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels)
-        self.num_batches_tracked = None
+    def forward(self, x: Tensor) -> Tensor:
+        statistics = self.running_mean, self.running_var
+        return functional.batch_norm(
+            x, *statistics, self.weight, self.bias, self.training, self.momentum or 0.0, self.eps
+        )
 
 
 class ConvNorm(nn.Sequential):

@@ -32,7 +32,8 @@ def pairwise_iou(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
 def complete_iou(predicted: Tensor, target: Tensor, eps: float = 1e-7) -> Tensor:
     """Return the complete IoU of boxes one by one (Zheng et al., arXiv 1911.08287, equation 10).
 
-    ``atan2`` of the sides, rather than ``atan`` of their ratio, keeps the gradient of a collapsed box finite.
+    ``atan2`` of the sides, rather than ``atan`` of their ratio, gives the aspect of a point no gradient. That of a box
+    of a millionth of a pixel is still steep; clipping the gradient is what bounds it.
 
     Args:
         predicted: ``(..., 4)`` pixels; may be inverted.

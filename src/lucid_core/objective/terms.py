@@ -15,7 +15,8 @@ __all__ = ["branch_terms"]
 def branch_terms(logits: Tensor, boxes: Tensor, anchors: Anchors, targets: Targets, assignment: Assignment) -> Terms:
     """Return class, box and L1 loss of one branch, before gains.
 
-    All three are divided by the sum of the assignment's weights over the whole batch, at least 1. Background anchors
+    All three are divided by the sum of the assignment's weights over the whole batch, at least 1; in a distributed run
+    over the batch of this process, whose gradients are then averaged as everywhere. Background anchors
     take part as their own cell, which costs nothing, so shapes never depend on values and no gradient is absent or NaN.
 
     Args:

@@ -11,12 +11,24 @@ from torch import Tensor, nn
 
 from lucid_core.seams import seam
 
-__all__ = ["AveragedNetwork", "ema_decay"]
+__all__ = ["AveragedNetwork", "check_average", "ema_decay"]
 
 
 def ema_decay(updates: int, decay: float, tau: float) -> float:
     """Return the decay of update number ``updates`` (from 1): ``decay * (1 - exp(-updates / tau))``."""
     return decay * (1.0 - math.exp(-updates / tau))
+
+
+def check_average(decay: float, tau: float) -> None:
+    """Make sure that an average can be made with these settings.
+
+    Raises:
+        ValueError: ``decay`` is outside ``[0, 1)``, or ``tau`` is not above 0.
+    """
+    if not 0 <= decay < 1:
+        raise ValueError(f"the decay of an average (ema_decay) must lie in [0, 1), got {decay}")
+    if not tau > 0:
+        raise ValueError(f"the time constant of an average (ema_tau) must be above 0, got {tau}")
 
 
 class AveragedNetwork:
@@ -38,10 +50,7 @@ class AveragedNetwork:
     """
 
     def __init__(self, network: nn.Module, decay: float = 0.9999, tau: float = 2000.0) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"the decay of an average must lie in [0, 1), got {decay}")
-        if not tau > 0:
-            raise ValueError(f"tau counts updates and must be above 0, got {tau}")
+        check_average(decay, tau)
         self.decay = decay
         self.tau = tau
         self.updates = 0
@@ -57,19 +66,19 @@ class AveragedNetwork:
         self.updates += 1
         self._step.fill_(1.0 - ema_decay(self.updates, self.decay, self.tau))
 
-    @seam("ema")
     @torch.no_grad()
+    @seam("ema")
     def update(self) -> None:
         """Move the copy towards the network. Device work only."""
         moves = torch._foreach_sub(self._live, self._averaged)
         torch._foreach_mul_(moves, self._step)
         torch._foreach_add_(self._averaged, moves)
 
-    def to(self, device: torch.device) -> None:
-        """Bring the copy to a device: a fit leaves its module on the CPU, and the next run moves it back."""
-        if self._step.device != device:
+    def to(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Bring the copy to where its network went: a fit leaves its module on the CPU, the next run moves it back."""
+        if self._averaged[0].device != device or self._averaged[0].dtype != dtype:
             with torch.inference_mode(False):
-                self.network.to(device)
+                self.network.to(device, dtype)
                 self._averaged = list(_floats(self.network).values())
                 self._step = self._step.to(device)
 

@@ -30,7 +30,8 @@ class MuSGD(Optimizer):
     With gradient ``g``, momentum ``m <- mu*m + g`` and Nesterov direction ``v = g + mu*m``, a parameter moves by
     ``-lr * update``, where the update of a vector or scalar is ``v``, and of a matrix of ``r x c`` (a convolution
     counts as outputs x everything else) ``w_muon * 0.2*sqrt(max(r, c)) * NS(v) + w_sgd * v + weight_decay * p``.
-    Vectors are never decayed. A parameter without gradient is left alone, state included.
+    Vectors are never decayed. A parameter without gradient is left alone, state included. Momentum has the dtype and
+    the memory format of its parameter; the orthogonalisation is float32 or wider.
 
     :meth:`step` runs the closure, then :meth:`write_scalars` on the host, then :meth:`update`, whose parts are pure
     device work: :meth:`prepare` has no learning rate and writes no parameter, :meth:`apply` does. Matrices of similar
@@ -46,7 +47,8 @@ class MuSGD(Optimizer):
         ns_steps: Newton-Schulz iterations, at least 1.
 
     Attributes:
-        version: Counts what makes a recording of the update stale: loaded state and added groups.
+        version: Counts what makes a recording of the update stale: loaded state, added groups, moved parameters. The
+            settings of a group other than its learning rate and decay are read as Python numbers.
 
     Raises:
         ValueError: A setting is out of its range.
@@ -62,17 +64,16 @@ class MuSGD(Optimizer):
         w_sgd: float = 0.5,
         ns_steps: int = 5,
     ) -> None:
-        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "w_muon": w_muon, "w_sgd": w_sgd}
-        for name, value in settings.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"MuSGD needs a finite {name} of at least 0, got {value}")
-        if momentum >= 1:
-            raise ValueError(f"MuSGD needs a momentum under 1, got {momentum}")
-        if ns_steps < 1:
-            raise ValueError(f"MuSGD needs at least one Newton-Schulz step, got ns_steps={ns_steps}")
         self.version = 0
         self._scalars: list[Scalars] = []
+        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "w_muon": w_muon, "w_sgd": w_sgd}
         super().__init__(params, {**settings, "ns_steps": ns_steps})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy or a pickle: torch leaves out what is not state."""
+        self.__dict__.setdefault("version", 0)
+        self.__dict__.setdefault("_scalars", [])
+        super().__setstate__(state)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Run ``closure``, if given, with gradients on, then update every parameter that has a gradient."""
@@ -85,98 +86,142 @@ class MuSGD(Optimizer):
         return loss
 
     def write_scalars(self) -> None:
-        """Copy the learning rate and weight decay of every group to the device. Host work."""
+        """Copy the rate and the decay of every group to the device, and make momentum that is missing. Host work."""
         for index, group in enumerate(self.param_groups):
-            device = group["params"][0].device
+            params = [p for p in group["params"] if p.grad is not None]
+            device = params[0].device if params else torch.device("cpu")
             if index == len(self._scalars):
                 self._scalars.append(Scalars(*(torch.zeros((), device=device) for _ in Scalars._fields)))
-            if self._scalars[index].lr.device != device:
+            if params and self._scalars[index].lr.device != device:
                 self._scalars[index] = Scalars(*(value.to(device) for value in self._scalars[index]))
+                self.version += 1
             self._scalars[index].lr.fill_(group["lr"])
             self._scalars[index].weight_decay.fill_(group["weight_decay"])
+            for param in params:
+                if "momentum" not in self.state[param]:
+                    self.state[param]["momentum"] = torch.zeros_like(param)
 
-    @seam("update")
     @torch.no_grad()
+    @seam("update")
     def update(self) -> None:
         """Move every parameter that has a gradient. Device work only."""
-        for index, group in enumerate(self.param_groups):
-            for params in _by_kind(group["params"]):
-                self.apply(params, self.prepare(params, group, self._scalars[index].weight_decay), index)
+        moves = []
+        for group, scalars in zip(self.param_groups, self._scalars, strict=True):
+            params = [p for p in group["params"] if p.grad is not None]
+            moves.append((params, self.prepare(params, group, scalars.weight_decay), scalars.lr))
+        for params, updates, lr in moves:
+            self.apply(params, updates, lr)
 
     @seam("update.prepare")
-    def prepare(self, params: list[Tensor], group: dict[str, Any], weight_decay: Tensor) -> list[Tensor]:
+    def prepare(self, params: Sequence[Tensor], group: dict[str, Any], weight_decay: Tensor) -> list[Tensor]:
         """Advance the momentum and return the update of each parameter, before the learning rate.
 
         Args:
-            params: Parameters of one device and dtype, all with a gradient.
-            group: Their group; its ``momentum``, ``w_muon``, ``w_sgd`` and ``ns_steps`` are read.
+            params: Parameters of the group that have a gradient and a momentum.
+            group: Its ``momentum``, ``w_muon``, ``w_sgd`` and ``ns_steps`` are read.
             weight_decay: 0-d float32 tensor.
         """
-        momentum: float = group["momentum"]
-        grads = [p.grad for p in params if p.grad is not None]
-        buffers = [self._momentum(p) for p in params]
-        torch._foreach_mul_(buffers, momentum)
-        torch._foreach_add_(buffers, grads)
-        updates = list(torch._foreach_add(grads, buffers, alpha=momentum))
-
-        matrices = [i for i, p in enumerate(params) if p.ndim >= 2]
-        if not matrices:
-            return updates
-        directions = [updates[i] for i in matrices]
-        moves = torch._foreach_mul([params[i] for i in matrices], weight_decay)
-        torch._foreach_add_(moves, directions, alpha=group["w_sgd"])
-        if group["w_muon"] > 0:
-            torch._foreach_add_(moves, self._orthogonal(directions, group["w_muon"], group["ns_steps"]))
-        for i, move in zip(matrices, moves, strict=True):
-            updates[i] = move
+        updates = list(params)
+        matrices = []
+        for members in _alike(params):
+            grads = [g for g in (params[i].grad for i in members) if g is not None]
+            buffers = [self.state[params[i]]["momentum"] for i in members]
+            torch._foreach_mul_(buffers, group["momentum"])
+            torch._foreach_add_(buffers, grads)
+            for i, direction in zip(members, torch._foreach_add(grads, buffers, alpha=group["momentum"]), strict=True):
+                updates[i] = direction
+            matrices.append([i for i in members if params[i].ndim >= 2 and params[i].numel()])
+        directions = [[updates[i] for i in members] for members in matrices]
+        orthogonal = self._orthogonal(directions, group["ns_steps"], group["w_muon"])
+        for members, plain, turned in zip(matrices, directions, orthogonal, strict=True):
+            if members:
+                moves = torch._foreach_mul([params[i] for i in members], weight_decay)
+                torch._foreach_add_(moves, plain, alpha=group["w_sgd"])
+                if turned:
+                    torch._foreach_add_(moves, turned)
+                for i, move in zip(members, moves, strict=True):
+                    updates[i] = move
         return updates
 
     @seam("update.prepare.orthogonalize")
-    def orthogonalize(self, stack: Tensor, steps: int) -> Tensor:
-        """Orthogonalise a stack ``(n, rows, columns)`` of float32 matrices, rows <= columns."""
-        return newton_schulz(stack, steps)
+    def orthogonalize(self, stacks: Sequence[Tensor], steps: int) -> list[Tensor]:
+        """Orthogonalise stacks ``(n, rows, columns)`` of float32 matrices, rows <= columns."""
+        return [newton_schulz(stack, steps) for stack in stacks]
 
-    def apply(self, params: list[Tensor], updates: list[Tensor], index: int) -> None:
-        """Move ``params`` by their updates times the learning rate of group ``index``."""
-        torch._foreach_mul_(updates, self._scalars[index].lr)
-        torch._foreach_sub_(params, updates)
+    def apply(self, params: Sequence[Tensor], updates: Sequence[Tensor], lr: Tensor) -> None:
+        """Move ``params`` by their updates, which are consumed, times ``lr``, a 0-d float32 tensor."""
+        for members in _alike(params):
+            moves = [updates[i] for i in members]
+            torch._foreach_mul_(moves, lr)
+            torch._foreach_sub_([params[i] for i in members], moves)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, as every optimizer of torch does."""
+        """Add a group, as every optimizer of torch does.
+
+        Raises:
+            ValueError: A setting is out of its range.
+        """
+        settings = {**self.defaults, **param_group}
+        for name in ("lr", "momentum", "weight_decay", "w_muon", "w_sgd"):
+            if not (math.isfinite(settings[name]) and settings[name] >= 0):
+                raise ValueError(f"MuSGD needs a finite {name} of at least 0, got {settings[name]}")
+        if settings["momentum"] >= 1:
+            raise ValueError(f"MuSGD needs a momentum under 1, got {settings['momentum']}")
+        if settings["ns_steps"] < 1:
+            raise ValueError(f"MuSGD needs at least one Newton-Schulz step, got ns_steps={settings['ns_steps']}")
         super().add_param_group(param_group)
         self.version += 1
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load state, as every optimizer of torch does; momentum takes the memory format of its parameter."""
+        """Load state, as every optimizer of torch does; momentum takes the memory format of its parameter.
+
+        Raises:
+            ValueError: The state is that of another optimizer.
+        """
+        missing = {name for group in state_dict["param_groups"] for name in self.defaults if name not in group}
+        missing |= {"momentum" for state in state_dict["state"].values() if "momentum" not in state}
+        if missing:
+            raise ValueError(
+                f"the saved state is not of MuSGD, it lacks {', '.join(sorted(missing))}: resume with the optimizer "
+                "that saved it"
+            )
         super().load_state_dict(state_dict)
         for param, state in self.state.items():
             state["momentum"] = torch.empty_like(param).copy_(state["momentum"])
         self.version += 1
 
-    def _momentum(self, param: Tensor) -> Tensor:
-        state = self.state[param]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(param)
-        buffer: Tensor = state["momentum"]
-        return buffer
+    def _orthogonal(
+        self, directions: Sequence[Sequence[Tensor]], steps: int, w_muon: float
+    ) -> list[list[Tensor]]:
+        """Return the directions orthogonalised, each times ``w_muon * 0.2*sqrt(max(rows, columns))``.
 
-    def _orthogonal(self, directions: Sequence[Tensor], w_muon: float, steps: int) -> list[Tensor]:
-        """Return the orthogonalised directions, each times ``w_muon * 0.2*sqrt(max(rows, columns))``."""
-        matrices = [_matrix(d) for d in directions]
-        shapes = tuple((m.shape[0], m.shape[1]) for m in matrices)
-        moves = list(matrices)
-        for stack in plan_stacks(shapes):
-            unpack(self.orthogonalize(pack(matrices, stack), steps), stack, moves)
-        torch._foreach_mul_(moves, [w_muon * 0.2 * math.sqrt(max(shape)) for shape in shapes])
-        return [_tensor(move, direction) for move, direction in zip(moves, directions, strict=True)]
+        Args:
+            directions: Matrices, in lists of one device and dtype.
+            steps: Newton-Schulz iterations.
+            w_muon: At 0 the result is empty lists.
+        """
+        if w_muon == 0:
+            return [[] for _ in directions]
+        matrices = [[_matrix(d) for d in alike] for alike in directions]
+        shapes = [tuple((m.shape[0], m.shape[1]) for m in alike) for alike in matrices]
+        plans = [(alike, stack) for alike, s in zip(matrices, shapes, strict=True) for stack in plan_stacks(s)]
+        turned = self.orthogonalize([pack(alike, stack) for alike, stack in plans], steps)
+        for (alike, stack), packed in zip(plans, turned, strict=True):
+            unpack(packed, stack, alike)
+        for alike, sizes in zip(matrices, shapes, strict=True):
+            if alike:
+                torch._foreach_mul_(alike, [w_muon * 0.2 * math.sqrt(max(size)) for size in sizes])
+        return [
+            [_tensor(move, direction) for move, direction in zip(alike, plain, strict=True)]
+            for alike, plain in zip(matrices, directions, strict=True)
+        ]
 
 
-def _by_kind(params: Sequence[Tensor]) -> Iterable[list[Tensor]]:
-    """Split the parameters that have a gradient by device and dtype: the foreach kernels want them alike."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for param in params:
-        if param.grad is not None:
-            kinds.setdefault((param.device, param.dtype), []).append(param)
+def _alike(tensors: Sequence[Tensor]) -> Iterable[list[int]]:
+    """Group positions by device and dtype: the foreach kernels want them alike."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.device, tensor.dtype), []).append(i)
     return kinds.values()
 
 

@@ -7,7 +7,7 @@ __all__ = ["lr_factor", "warmup_steps"]
 
 def warmup_steps(total: int, epochs: int, warmup_epochs: float) -> int:
     """Return how many of ``total`` optimizer steps warm up, at most all but one."""
-    return min(round(total * warmup_epochs / epochs), total - 1)
+    return max(0, min(round(total * warmup_epochs / epochs), total - 1))
 
 
 def lr_factor(step: int, total: int, warmup: int, final: float) -> float:
