@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
+import pickle
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lucid_core.data.augment import Recipe
+from lucid_core.data.augment import Augmenter, Recipe
 from lucid_core.data.module import DataModule
 from lucid_core.data.shapes import CLASSES, write_shapes
 from lucid_core.data.types import DataError
@@ -223,3 +226,94 @@ def test_pictures_of_a_stated_recipe_reach_the_samples(shapes: Path) -> None:
     record = data.train_set.records[int(batch.records[0])]
     valid = batch.targets.valid[0]
     np.testing.assert_allclose(batch.targets.boxes[0][valid].numpy(), record.instances.boxes, atol=1e-4)
+
+
+class Raising(Seen):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize(("error", "seen"), [(RuntimeError(), RuntimeError), (KeyboardInterrupt(), SystemExit)])
+def test_a_fit_that_raises_leaves_no_worker(
+    shapes: Path, tmp_path: Path, error: BaseException, seen: type[BaseException]
+) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        # The traceback that is kept here must not keep workers alive either.
+        with pytest.raises(seen) as caught:
+            trainer(tmp_path, num_sanity_val_steps=1).fit(Raising(error), module(shapes, workers=2))
+        assert not multiprocessing.active_children()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert caught.tb is not None
+
+
+def test_a_worker_that_raises_leaves_no_other(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Augmenter, key: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Augmenter, "sample", broken)
+    with pytest.raises(RuntimeError, match="broken") as caught:
+        trainer(tmp_path).fit(Seen(), module(shapes, workers=2))
+    assert not multiprocessing.active_children()
+    assert caught.tb is not None
+
+
+def test_a_validated_checkpoint_does_not_shorten_a_later_fit(shapes: Path, tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path, filename="at-{step}", every_n_train_steps=4)
+    fit(shapes, tmp_path, callbacks=[saver], enable_checkpointing=True, max_steps=4)
+    data, whole = module(shapes), Seen()
+    trainer(tmp_path).validate(Seen(), data, ckpt_path=tmp_path / "at-step=4.ckpt")
+    trainer(tmp_path, max_epochs=1).fit(whole, data)
+    assert len(whole.train_seen) == STEPS
+
+
+def test_only_the_middle_of_an_epoch_ties_a_run_to_its_batch_size(shapes: Path, tmp_path: Path) -> None:
+    middle = ModelCheckpoint(tmp_path, filename="at-{step}", every_n_train_steps=2)
+    end = ModelCheckpoint(tmp_path, filename="end-{epoch}", save_on_train_epoch_end=True)
+    options = {"limit_train_batches": 3, "enable_checkpointing": True}
+    fit(shapes, tmp_path, callbacks=[middle, end], max_epochs=1, **options)
+    other = {"batch_size": 2 * BATCH}
+    with pytest.raises(ValueError, match=r"of 4 images per step .* would be 8"):
+        fit(shapes, tmp_path, ckpt=tmp_path / "at-step=2.ckpt", data=other)
+    assert len(fit(shapes, tmp_path, ckpt=tmp_path / "end-epoch=0.ckpt", data=other).train_seen) == 2 * 3
+
+
+def test_only_a_test_split_that_is_not_there_gives_way_to_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lucid_core.data.module.write_shapes", lambda root: write_shapes(root, 3, 2, 64))
+    generated = DataModule()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(generated.test_set) == 2
+    broken = module(Path(".lucid/shapes"))
+    Path(".lucid/shapes/annotations/instances_test.json").write_text("{")
+    Path(".lucid/shapes/test").mkdir()
+    with pytest.raises(DataError, match=r"instances_test\.json"):
+        _ = broken.test_set
+
+
+def test_a_module_can_be_copied_while_it_works(shapes: Path, tmp_path: Path) -> None:
+    class Copying(Seen):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            data = self.trainer.datamodule  # type: ignore[attr-defined]
+            self.copies = [copy.deepcopy(data), pickle.loads(pickle.dumps(data))]
+            return super().training_step(batch, batch_idx)
+
+    seen, data = Copying(), module(shapes, workers=1)
+    trainer(tmp_path, max_epochs=1, limit_train_batches=2).fit(seen, data)
+    for one in (*seen.copies, copy.deepcopy(data)):
+        assert one.trainer is None
+        assert fit_again(one, tmp_path) == fit(shapes, tmp_path, max_epochs=1).train_seen
+
+
+def fit_again(data: DataModule, folder: Path) -> list[tuple[int, list[str]]]:
+    seen = Seen()
+    trainer(folder, max_epochs=1).fit(seen, data)
+    return seen.train_seen

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from lucid_core.data.layout import open_split
-from lucid_core.data.types import DataError
+from lucid_core.data.types import DataError, NoSplit
 
 
 def coco(root: Path, images: str, annotations: str, name: str) -> None:
@@ -106,3 +106,17 @@ def test_nothing_found_lists_what_was_looked_for(tmp_path: Path) -> None:
         open_split(tmp_path / "gone", "val")
     with pytest.raises(DataError, match="train, val, test"):
         open_split(tmp_path, "valid")  # type: ignore[arg-type]
+
+
+def test_a_split_that_is_not_there_is_told_from_one_that_is_broken(tmp_path: Path) -> None:
+    coco(tmp_path / "coco", "train", "annotations/instances_train.json", "one")
+    yolo(tmp_path / "yolo", "one")
+    for root in (tmp_path / "coco", tmp_path / "yolo", tmp_path / "yolo/data.yaml"):
+        with pytest.raises(NoSplit):
+            open_split(root, "test")
+    (tmp_path / "coco/annotations/instances_test.json").write_text("{}")
+    (tmp_path / "yolo/data.yaml").write_text("names: [cat]\ntest: images/gone\n")
+    for root in (tmp_path / "coco", tmp_path / "yolo", tmp_path / "nowhere"):
+        with pytest.raises(DataError) as caught:
+            open_split(root, "test")
+        assert caught.type is DataError

@@ -80,7 +80,7 @@ def test_a_resumed_epoch_goes_on_with_the_next_batch(expected, workers: int) -> 
     for _ in range(3):
         next(delivered)
     state = first.progress()
-    assert state == {"epoch": 1, "batches": 3}
+    assert state == {"epoch": 1, "batches": 3, "global_batch": 4}
     first.close()
     second = make_loader(workers=workers)
     second.resume(state)
@@ -97,10 +97,27 @@ def test_a_complete_epoch_is_the_start_of_the_next(expected) -> None:
     delivered = iter(loader)
     for _ in range(len(loader)):
         next(delivered)
-    assert loader.progress() == {"epoch": 1, "batches": 0}
-    other = make_loader()
+    assert loader.progress() == {"epoch": 1, "batches": 0, "global_batch": 4}
+    other = make_loader(16)
     other.resume(loader.progress())
     assert digests(other, 1) == expected[1]
+
+
+@pytest.mark.parametrize(("batch", "world"), [(8, 1), (4, 2)])
+def test_an_epoch_is_not_resumed_in_its_middle_with_another_global_batch(batch: int, world: int) -> None:
+    loader = make_loader(batch, 0, world)
+    loader.resume({"epoch": 1, "batches": 3, "global_batch": 4})
+    with pytest.raises(ValueError, match=r"of 4 images per step .* would be 8: resume with 4") as caught:
+        digests(loader, 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_processes_that_share_the_same_global_batch_resume_it(expected) -> None:
+    loaders = [make_loader(2, rank, 2) for rank in range(2)]
+    for loader in loaders:
+        loader.resume({"epoch": 1, "batches": 3, "global_batch": 4})
+    halves = [digests(loader, 1) for loader in loaders]
+    assert sorted(halves[0] + halves[1]) == sorted(expected[1][12:36])
 
 
 def test_an_epoch_that_is_left_open_does_not_disturb_the_next(expected) -> None:

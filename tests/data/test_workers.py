@@ -31,7 +31,7 @@ def test_auto_is_the_smaller_of_batch_and_processors(machine, cpus, batch, proce
 
 
 def test_counts_asked_for_by_name_are_kept_while_they_fit(machine) -> None:
-    machine(2, 2**40)
+    machine(3, 2**40)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert allot(9, 3, BATCH, SIZE) == (9, 3)
@@ -58,6 +58,17 @@ def test_both_pools_together_keep_to_half_of_what_is_free(machine, named, room, 
 def allot_without_budget(train, val, processes) -> Workers:
     train = min(BATCH, 64 // processes) if train == "auto" else train
     return Workers(train, min(train, 4) if val == "auto" else val)
+
+
+@pytest.mark.parametrize("free", [2**40, None])
+@pytest.mark.parametrize(("named", "processes", "most"), [((1000, "auto"), 1, 8), ((0, 1000), 1, 8), ((40, 40), 2, 4)])
+def test_more_than_four_per_processor_are_lowered_with_one_warning(machine, free, named, processes, most) -> None:
+    machine(2, free)
+    with pytest.warns(UserWarning, match="more than 4 per processor") as caught:
+        granted = allot(*named, BATCH, SIZE, processes)
+    assert len(caught) == 1
+    assert sum(granted) == most
+    assert (granted.train > 0) == (named[0] > 0)
 
 
 def test_without_shared_memory_there_is_no_limit(machine) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from lucid_core.data.coco import read_coco
 from lucid_core.data.records import DataSet
-from lucid_core.data.types import DataError
+from lucid_core.data.types import DataError, NoSplit
 from lucid_core.data.yolo import read_yolo
 
 __all__ = ["Layout", "Split", "open_split"]
@@ -45,7 +45,8 @@ def open_split(
         The split.
 
     Raises:
-        DataError: Nothing was found, or more than one thing; the message lists what was looked for.
+        NoSplit: The data set has no such split; the message lists what was looked for.
+        DataError: The split is there more than once, or cannot be used.
     """
     root = Path(root)
     if split not in get_args(Split) or layout not in get_args(Layout):
@@ -80,7 +81,9 @@ def open_split(
         return read_yolo(yamls[0], split)
     places = [f"{file.relative_to(root)} with {folder.relative_to(root)}/" for folder, file in looked]
     places += _YAMLS if layout != "coco" else ()
-    raise DataError(
+    # Annotations without their pictures are a broken split, not a missing one.
+    missing = DataError if any(file.is_file() for _, file in looked) else NoSplit
+    raise missing(
         f"{root}: no split {split!r} found; looked for {'; '.join(places)}. Give images and annotations, or the yaml "
         f"file, if they are called otherwise"
     )

@@ -53,7 +53,7 @@ class TrainLoader:
             augmenter.sample, augmenter.records, classes, workers, persistent, pin_memory
         )
         self._delivered = (0, 0)
-        self._resume: tuple[int, int] | None = None
+        self._resume: dict[str, int] | None = None
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch."""
@@ -62,8 +62,7 @@ class TrainLoader:
     def __iter__(self) -> Iterator[Batch]:
         # Lightning asks for an iterator before it says which epoch: everything below happens at the first batch.
         epoch = self.batch_sampler.epoch
-        start = self._resume[1] if self._resume is not None and self._resume[0] == epoch else 0
-        self._resume = None
+        start = self._start(epoch)
         for number, batch in enumerate(self.batches(epoch, start), start + 1):
             # Counted before it is handed over: Lightning leaves the iterator at the last batch and never comes back.
             self._delivered = (epoch, number) if number < len(self) else (epoch + 1, 0)
@@ -83,17 +82,37 @@ class TrainLoader:
         return self._pool.run(self.batch_sampler.batches(epoch, start))
 
     def progress(self) -> dict[str, int]:
-        """Return the epoch and how many of its batches were delivered; a complete one counts as the next's start."""
+        """Return how many batches of the epoch were delivered, and of how many samples in all processes.
+
+        A complete epoch counts as the next one's start.
+        """
         epoch, batches = self._delivered
-        return {"epoch": epoch, "batches": batches}
+        return {"epoch": epoch, "batches": batches, "global_batch": self.batch_sampler.global_batch}
 
     def resume(self, progress: dict[str, int]) -> None:
-        """Go on where ``progress`` was taken."""
-        self._delivered = self._resume = progress["epoch"], progress["batches"]
+        """Go on where ``progress`` was taken.
+
+        The next iteration raises a ``ValueError`` where that is in the middle of an epoch of another global batch.
+        """
+        self._delivered = progress["epoch"], progress["batches"]
+        self._resume = progress
 
     def close(self) -> None:
         """End the workers. The loader may be used again."""
         self._pool.close()
+
+    def _start(self, epoch: int) -> int:
+        """The first batch to deliver of the epoch."""
+        progress, self._resume = self._resume, None
+        if progress is None or progress["epoch"] != epoch or not progress["batches"]:
+            return 0
+        then, now = progress["global_batch"], self.batch_sampler.global_batch
+        if then != now:
+            raise ValueError(
+                f"the checkpoint lies in the middle of an epoch of {then} images per step (batch size times "
+                f"processes), which now would be {now}: resume with {then}, or from the end of an epoch"
+            )
+        return progress["batches"]
 
 
 class EvaluationLoader:

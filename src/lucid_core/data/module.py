@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_warn
@@ -16,7 +16,7 @@ from lucid_core.data.plan import BatchPlan, EpochPlan
 from lucid_core.data.records import DataSet, match_classes
 from lucid_core.data.shapes import write_shapes
 from lucid_core.data.source import SourceReader
-from lucid_core.data.types import DataError
+from lucid_core.data.types import DataError, NoSplit
 from lucid_core.data.workers import Workers, allot
 
 __all__ = ["DataModule"]
@@ -40,15 +40,16 @@ class DataModule(LightningDataModule):
         image_size: Side of the square network input in pixels, a multiple of 32.
         batch_size: Images per batch and process.
         workers: Processes that load training images; ``auto`` takes the smaller of batch size and processors. Counts
-            that would overfill shared memory are lowered.
+            that would overfill shared memory, or of more than four per processor, are lowered.
         val_workers: Processes that load evaluation images; ``auto`` takes at most 4.
         recipe: How training images are varied.
         close_mosaic: Mosaic is off in that many last epochs; 0 keeps it on.
         seed: Of the order and of all that varies.
-        train_images: Folder of the training images, where it is not found by itself; goes with the next.
-        train_annotations: COCO json of the training images.
-        val_images: Folder of the validation images; goes with the next.
-        val_annotations: COCO json of the validation images.
+        train_images: Folder of the training images, absolute or under ``root``, where it is not found by itself; goes
+            with the next.
+        train_annotations: COCO json of the training images, absolute or under ``root``.
+        val_images: Folder of the validation images, absolute or under ``root``; goes with the next.
+        val_annotations: COCO json of the validation images, absolute or under ``root``.
 
     Raises:
         ValueError: A setting is out of range.
@@ -112,8 +113,9 @@ class DataModule(LightningDataModule):
         """The test split where there is one, else the validation split."""
         try:
             test = self._read("test")
-        except DataError as error:
-            rank_zero_warn(f"testing on the validation split, since the test split cannot be read: {error}")
+        except NoSplit as error:
+            if self.root != "shapes":
+                rank_zero_warn(f"testing on the validation split: {error}")
             return self.val_set
         return match_classes(self.train_set, test)
 
@@ -139,6 +141,8 @@ class DataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Read what the stage needs, and tell what is wrong with it."""
+        # Lightning loads the state for every stage, after this.
+        self._progress = None
         if stage == "fit":
             self._report("train", self.train_set)
         if stage in ("fit", "validate"):
@@ -150,6 +154,17 @@ class DataModule(LightningDataModule):
         """End the workers."""
         for name in list(self._loaders):
             self._loaders.pop(name).close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """End the workers: there is no teardown after an exception."""
+        for loader in self._loaders.values():
+            loader.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to a run: a copy serves another one."""
+        state = {**self.__dict__, "trainer": None, "_loaders": {}}
+        state.pop("_allotted", None)
+        return state
 
     def state_dict(self) -> dict[str, int]:
         """Return how far the training loader is in its epoch, for the checkpoint."""

@@ -76,11 +76,13 @@ class BatchPlan:
 
     Attributes:
         epoch: The epoch that the next iteration delivers.
+        global_batch: Samples per batch of all processes.
     """
 
     def __init__(self, plan: EpochPlan, batch_size: int, rank: int = 0, world: int = 1, repeat: bool = False) -> None:
         self.plan = plan
         self.batch_size = batch_size
+        self.global_batch = batch_size * world
         self.rank = rank
         self.world = world
         self.repeat = repeat
@@ -96,7 +98,7 @@ class BatchPlan:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        whole, tail = divmod(self.plan.length, self.batch_size * self.world)
+        whole, tail = divmod(self.plan.length, self.global_batch)
         return whole + (tail >= self.world)
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
@@ -115,7 +117,7 @@ class BatchPlan:
             yield keys[positions.start : positions.stop]
 
     def _positions(self, batch: int) -> range:
-        first = batch * self.batch_size * self.world
-        share, extra = divmod(min(self.batch_size * self.world, self.plan.length - first), self.world)
+        first = batch * self.global_batch
+        share, extra = divmod(min(self.global_batch, self.plan.length - first), self.world)
         begin = first + self.rank * share + min(self.rank, extra)
         return range(begin, begin + share + (self.rank < extra))

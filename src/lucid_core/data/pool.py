@@ -61,6 +61,10 @@ class Pool(Generic[Key]):
     def close(self) -> None:
         """End the workers. The pool may run again."""
         self._end()
+        # As Lightning does. Letting go of the iterator is not enough: the traceback of a worker's error holds it, too.
+        iterator: Any = getattr(self._loader, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()
         self._loader = None
 
     def _end(self) -> None:

@@ -9,13 +9,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DataError", "Float32", "Instances", "Record", "Sample", "SampleKey", "Truth"]
+__all__ = ["DataError", "Float32", "Instances", "NoSplit", "Record", "Sample", "SampleKey", "Truth"]
 
 Float32 = NDArray[np.float32]
 
 
 class DataError(ValueError):
     """A fault of the user's data. Its message names the file, what was seen and what to do."""
+
+
+class NoSplit(DataError):
+    """The data set has no such split at all, as opposed to one that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How many worker processes load images, within one budget of shared memory."""
+"""How many worker processes load images, within one budget of processors and shared memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ __all__ = ["PREFETCH", "Workers", "allot", "free_shared_memory"]
 
 #: Batches that each worker prepares ahead.
 PREFETCH = 2
+#: Workers of both pools for each processor, at most.
+PER_PROCESSOR = 4
 
 
 class Workers(NamedTuple):
@@ -39,7 +41,8 @@ def allot(
     """Choose the worker counts of one training process.
 
     Both pools together may fill half of the shared memory that is free now: when it is full, writing a batch ends the
-    process with a bus error that nothing can catch.
+    process with a bus error that nothing can catch. Nor may they have more than :data:`PER_PROCESSOR` processes for
+    each processor, which would only wait for each other.
 
     Args:
         workers: Of the training loader; ``"auto"`` is the smaller of batch size and processors.
@@ -51,13 +54,18 @@ def allot(
     Returns:
         Counts within the budget; 0 loads in the training process. Counts asked for by name are lowered with a warning.
     """
-    train = min(batch_size, max(1, processors() // processes)) if workers == "auto" else workers
+    share = max(1, processors() // processes)
+    train = min(batch_size, share) if workers == "auto" else workers
     val = min(train, 4) if val_workers == "auto" else val_workers
+    room, limit = PER_PROCESSOR * share, f"would be more than {PER_PROCESSOR} per processor"
     free = free_shared_memory()
-    if free is None:
-        return Workers(train, val)
     ahead = PREFETCH * batch_size * 3 * size * size
-    room = free // 2 // processes // ahead
+    if free is not None and free // 2 // processes // ahead < room:
+        room = free // 2 // processes // ahead
+        limit = (
+            f"could hold {(train + val) * ahead / 2**20:.0f} MiB of batches in /dev/shm, of which {free / 2**20:.0f} "
+            "MiB are free and half may be used (enlarge it, docker: --shm-size, or make batches smaller)"
+        )
     if train + val <= room:
         return Workers(train, val)
     # Evaluation gives way first: its pool works for a fraction of the time.
@@ -65,9 +73,7 @@ def allot(
     granted = Workers(min(train, room - fewer_val), fewer_val)
     if workers != "auto" or val_workers != "auto":
         rank_zero_warn(
-            f"{train} training and {val} evaluation workers could hold {(train + val) * ahead / 2**20:.0f} MiB of "
-            f"batches in /dev/shm, of which {free / 2**20:.0f} MiB are free and half may be used: going on with "
-            f"{granted.train} and {granted.val}. Enlarge /dev/shm (docker: --shm-size) or make batches smaller."
+            f"{train} training and {val} evaluation workers {limit}: going on with {granted.train} and {granted.val}"
         )
     return granted
 

@@ -13,7 +13,7 @@ import yaml
 
 from lucid_core.data.images import ImageReader
 from lucid_core.data.records import DataSet, Fault, Listing, make_instances, make_truth
-from lucid_core.data.types import DataError, Float32, Record
+from lucid_core.data.types import DataError, Float32, NoSplit, Record
 
 __all__ = ["SUFFIXES", "TOLERANCE", "read_yolo"]
 
@@ -54,6 +54,7 @@ def read_yolo(data_yaml: Path, split: str) -> DataSet:
         The split, folders in path order and lists in their own; whatever was left out is in its ``problems``.
 
     Raises:
+        NoSplit: The yaml has no entry for the split.
         DataError: The yaml is not usable, an entry leads nowhere, or no picture is usable.
     """
     config = _load(data_yaml)
@@ -145,7 +146,7 @@ def _images(file: Path, config: dict[str, Any], split: str, listing: Listing, pr
     """List the pictures of a split, each once."""
     entry = next((config[key] for key in _ALIASES.get(split, (split,)) if config.get(key)), None)
     if entry is None:
-        raise DataError(f"{file}: has no entry {split!r}; its keys are {', '.join(map(str, config))}")
+        raise NoSplit(f"{file}: has no entry {split!r}; its keys are {', '.join(map(str, config))}")
     images: dict[Path, None] = {}
     for part in entry if isinstance(entry, list) else [entry]:
         place = _resolve(file, config, str(part))
