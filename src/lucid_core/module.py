@@ -126,7 +126,7 @@ class Detector(LightningModule):
         # log costs more than many of the step's kernels.
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0 and isinstance(outputs, Mapping):
-            scalars = {f"train/{name}": value for name, value in outputs["scalars"].items()}
+            scalars = {f"train/{name}": value for name, value in outputs.get("scalars", {}).items()}
             self.log_dict(scalars, on_step=True, on_epoch=False, batch_size=len(batch.images))
 
     def configure_optimizers(self) -> Any:

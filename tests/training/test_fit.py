@@ -428,6 +428,45 @@ def test_two_runs_on_a_gpu_are_equal(fit: Fit, tmp_path: Path, precision: str) -
     assert digests[0] == digests[1]
 
 
+def test_a_step_that_returns_nothing_is_passed_over(fit: Fit, shapes: Path) -> None:
+    class Skips(Detector):
+        def training_step(self, batch: Batch, batch_idx: int) -> Any:
+            return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+
+    module = Skips(list(DataModule(str(shapes)).class_names))
+    weights: list[torch.Tensor] = []
+
+    class Watch(Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            weights.append(next(module.parameters()).detach().clone())
+
+    fit([Watch()], module=module, max_epochs=1)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_no_synchronisation_in_a_step_of_the_trainer(fit: Fit, precision: str) -> None:
+    """From the arrival of a batch to the end of the optimizer step, clipping and averaging included."""
+    watched: list[int] = []
+
+    class Watch(Callback):
+        def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+            if trainer.global_step:
+                watched.append(trainer.global_step)
+                torch.cuda.set_sync_debug_mode("error")
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            torch.cuda.set_sync_debug_mode("default")
+
+    try:
+        fit([Watch()], accelerator="gpu", devices=1, precision=precision, data={"workers": 2})
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert watched == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.gpu
 def test_a_skipped_fp16_step_still_counts(fit: Fit) -> None:
     """An overflow leaves weights as they were; the average and global_step advance, as documented."""

@@ -80,6 +80,18 @@ def test_a_stop_in_the_middle_of_an_epoch(
     assert [place for place in complete if complete[place] != again[place]] == []
 
 
+def test_a_checkpoint_of_a_validation_within_an_epoch(fit: Callable[..., Trainer], tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data": {"batch_size": 2}, "val_check_interval": 2, "enable_checkpointing": True}
+    whole, second = Losses(), Losses()
+    keep = ModelCheckpoint(tmp_path, "step-{step}", save_top_k=-1)
+    complete = digest(saved(fit([whole, keep], **settings), tmp_path / "complete.ckpt"))
+    assert (tmp_path / "step-step=7.ckpt").exists()
+    again = fit([second], ckpt_path=tmp_path / "step-step=7.ckpt", **settings)
+    assert whole.seen[7:] == second.seen
+    resumed = digest(saved(again, tmp_path / "again.ckpt"))
+    assert [place for place in complete if complete[place] != resumed[place]] == []
+
+
 def test_the_comparison_sees_a_lost_average(fit: Callable[..., Trainer], tmp_path: Path) -> None:
     """Control: a checkpoint without the averaged weights does not continue to the same bytes."""
     whole = digest(saved(fit(max_epochs=2), tmp_path / "whole.ckpt"))
