@@ -8,11 +8,12 @@ import re
 import typing
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from lucid_core.plugins import class_names
 
-__all__ = ["explain"]
+__all__ = ["checkpoint_fault", "explain"]
 
 
 def explain(parser: Any, message: str) -> str:
@@ -28,6 +29,27 @@ def explain(parser: Any, message: str) -> str:
         if line is not None:
             return line
     return " ".join(message.split())
+
+
+def checkpoint_fault(command: str, given: str | None) -> str | None:
+    """Say in one line why a command cannot start from a checkpoint, if so.
+
+    Args:
+        command: Such as ``fit``.
+        given: ``ckpt_path``: a file, a folder, an address, or one of Lightning's words ``last``, ``hpc``, ``registry``.
+
+    Returns:
+        The line, or None. Lightning goes on with random weights where ``last`` finds nothing, so that is for fit only.
+    """
+    if not given:
+        example = "--ckpt_path runs/version_0/checkpoints/best.ckpt"
+        return None if command == "fit" else f"{command} needs a checkpoint to measure, such as {example}"
+    if given == "best" or (given == "last" and command != "fit"):
+        return f"{command} cannot know which checkpoint is the {given} one: name its file with --ckpt_path"
+    path = Path(given)
+    if given in ("last", "hpc") or given.startswith("registry") or "://" in given or path.exists():
+        return None
+    return f"no checkpoint is called {given!r}{_nearest(given, map(str, path.parent.glob('*.ckpt')))}"
 
 
 def _linked_option(parser: Any, key: str, message: str) -> str | None:

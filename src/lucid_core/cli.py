@@ -27,7 +27,7 @@ from lightning.pytorch.strategies import Strategy
 from torch.optim import Optimizer
 
 from lucid_core import plugins
-from lucid_core.advice import explain
+from lucid_core.advice import checkpoint_fault, explain
 from lucid_core.data.types import DataError
 from lucid_core.progress import ProgressBar
 
@@ -161,6 +161,9 @@ class LucidCLI(LightningCLI):
             # Lightning would print every metric once more, under the table of classes.
             self._parser(self.command).set_defaults(verbose=False)
         self.config = parser.parse_args(args)
+        fault = checkpoint_fault(self.command, self.config[self.command].ckpt_path)
+        if fault is not None:
+            parser.error(fault)
 
     def _parse_ckpt_path(self) -> None:
         # Lightning puts the checkpoint's hyperparameters over what the user typed; _base_configs puts them under it.
@@ -228,6 +231,8 @@ def _base_configs(options: Sequence[str]) -> list[str]:
     checkpoint = _checkpoint_of(options)
     if checkpoint is None:
         return [] if names_config or names_data else ["--config", str(CONFIGS / "demo.yaml")]
+    if not checkpoint.is_file():
+        return []
     try:
         trained_with = torch.load(checkpoint, map_location="cpu", weights_only=True).get("hyper_parameters", {})
     except Exception as error:
@@ -240,12 +245,12 @@ def _base_configs(options: Sequence[str]) -> list[str]:
 
 
 def _checkpoint_of(options: Sequence[str]) -> Path | None:
+    found = None
     for option, following in pairwise([*options, ""]):
         name, equals, value = option.partition("=")
-        path = Path(value if equals else following)
-        if name == "--ckpt_path" and path.is_file():
-            return path
-    return None
+        if name == "--ckpt_path":
+            found = Path(value if equals else following)
+    return found
 
 
 def _loggers(root: str | None) -> list[Logger]:

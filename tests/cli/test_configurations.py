@@ -35,6 +35,10 @@ def test_a_named_configuration_replaces_the_demo(printed: Printed, tmp_path: Pat
         assert config["trainer"]["max_epochs"] == 50
 
 
+def test_a_checkpoint_that_is_named_by_a_word_replaces_the_demo(printed: Printed) -> None:
+    assert printed("fit --ckpt_path last")["trainer"]["max_epochs"] == 50
+
+
 def test_defaults_of_the_trainer(printed: Printed) -> None:
     trainer = printed("fit --config {}")["trainer"]
     assert trainer["gradient_clip_val"] == 10

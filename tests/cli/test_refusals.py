@@ -50,6 +50,12 @@ Refused = Callable[..., str]
         ("fit --trainer.logger=CSVLoger", "no logger is called 'CSVLoger'; did you mean 'CSVLogger'?"),
         ("fit --config detct", "no configuration is called 'detct'; did you mean 'detect'?"),
         ("fit --config nowhere/mine.yaml", "no configuration is called 'nowhere/mine.yaml'; packaged ones are"),
+        ("fit --ckpt_path gone.ckpt", "no checkpoint is called 'gone.ckpt'"),
+        ("validate --ckpt_path=gone/best.ckpt", "no checkpoint is called 'gone/best.ckpt'"),
+        ("validate", "validate needs a checkpoint to measure, such as --ckpt_path runs/"),
+        ("test --config {}", "test needs a checkpoint to measure"),
+        ("validate --ckpt_path last", "cannot know which checkpoint is the last one: name its file"),
+        ("fit --ckpt_path best", "cannot know which checkpoint is the best one: name its file"),
     ],
 )
 def test_a_command_line_is_refused_in_one_line(refused: Refused, line: str, answer: str) -> None:
@@ -93,7 +99,6 @@ def main_on_standins(monkeypatch: pytest.MonkeyPatch, packaged: Path) -> None:
         ("fit --data.points late", "lucid: error: points/7.png is cut short; replace the file\n"),
         ("fit --data.points late --data.workers 1", "lucid: error: points/7.png is cut short; replace the file\n"),
         ("fit --trainer.strategy dpp", "lucid: error: You selected an invalid strategy name: `strategy='dpp'`"),
-        ("validate --ckpt_path gone.ckpt", "gone.ckpt"),
     ],
 )
 def test_a_run_that_fails_says_why_in_one_line(capsys: pytest.CaptureFixture[str], line: str, answer: str) -> None:
@@ -108,6 +113,13 @@ def test_the_traceback_is_there_when_asked_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LUCID_DEBUG", "1")
     with pytest.raises(ValueError, match="no images"):
         main(["fit", "--data.points", "none"])
+
+
+def test_a_checkpoint_beside_the_mistyped_one_is_named(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "best.ckpt").touch()
+    assert "no checkpoint is called 'bset.ckpt'; did you mean 'best.ckpt'?" in refused("fit --ckpt_path bset.ckpt")
+    (tmp_path / "mine.yaml").write_text("ckpt_path: bets.ckpt")
+    assert "did you mean 'best.ckpt'?" in refused("fit --config mine.yaml")
 
 
 def test_a_file_that_is_no_checkpoint_is_named(lucid: Command, tmp_path: Path) -> None:

@@ -83,6 +83,23 @@ def test_a_checkpoint_brings_its_hyperparameters_and_options_win(lucid: Command)
     assert (cli.model.hparams["variant"], cli.model.hparams["lr"]) == ("s", 0.5)
 
 
+def test_a_configuration_may_name_the_checkpoint(lucid: Command, tmp_path: Path) -> None:
+    lucid("fit", *QUIET)
+    (tmp_path / "mine.yaml").write_text("ckpt_path: runs/version_0/checkpoints/best.ckpt")
+    cli = lucid("validate --config mine.yaml", *QUIET)
+    assert cli.trainer.ckpt_path == "runs/version_0/checkpoints/best.ckpt"
+
+
+def test_the_last_checkpoint_of_a_fixed_folder_is_found_by_its_word(lucid: Command) -> None:
+    line = (
+        "fit --config {} --ckpt_path last --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.dirpath=kept "
+        "--trainer.callbacks.save_last=true"
+    )
+    with pytest.warns(UserWarning, match="no last checkpoint available"):
+        assert lucid(line, *QUIET).trainer.global_step == 8
+    assert lucid(line, *QUIET, "--trainer.max_epochs=2").trainer.global_step == 16
+
+
 def test_a_run_resumes_from_its_last_checkpoint_alone(lucid: Command) -> None:
     lucid("fit --data.workers 0 --model.lr 0.5", *QUIET, "--trainer.max_epochs=2", "--trainer.limit_train_batches=3")
     last = Path("runs/version_0/checkpoints/last.ckpt")
