@@ -79,7 +79,7 @@ def test_a_checkpoint_brings_its_hyperparameters_and_options_win(lucid: Command)
     moved = Path(best).rename("moved.ckpt")
     cli = lucid(f"validate --ckpt_path {moved} --config {{}} --model.lr=0.25", *QUIET)
     assert (cli.model.hparams["variant"], cli.model.hparams["lr"]) == ("s", 0.25)
-    cli = lucid(f"validate --ckpt_path={moved}", *QUIET)
+    cli = lucid(f"validate --ckpt_path=earlier.ckpt --ckpt_path={moved}", *QUIET)
     assert (cli.model.hparams["variant"], cli.model.hparams["lr"]) == ("s", 0.5)
 
 
