@@ -291,8 +291,9 @@ class Detector(LightningModule):
     def _report(self) -> None:
         if self._evaluator is not None:
             rank_zero_info(self._evaluator.report())
-            if self.trainer.state.fn != "fit" and self.trainer.is_global_zero and self.trainer.log_dir is not None:
-                self._evaluator.write_detections(Path(self.trainer.log_dir))
+            folder = self.trainer.log_dir if self.trainer.logger is not None else None
+            if self.trainer.state.fn != "fit" and self.trainer.is_global_zero and folder is not None:
+                self._evaluator.write_detections(Path(folder))
 
 
 def _shown(names: list[str]) -> str:
