@@ -11,9 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.accelerators import AcceleratorRegistry
+from lightning.pytorch.strategies import StrategyRegistry
+
 from lucid_core.plugins import class_names
 
-__all__ = ["checkpoint_fault", "explain"]
+__all__ = ["checkpoint_fault", "explain", "name_fault"]
 
 
 def explain(parser: Any, message: str) -> str:
@@ -50,6 +53,23 @@ def checkpoint_fault(command: str, given: str | None) -> str | None:
     if given in ("last", "hpc") or given.startswith("registry") or "://" in given or path.exists():
         return None
     return f"no checkpoint is called {given!r}{_nearest(given, map(str, path.parent.glob('*.ckpt')))}"
+
+
+def name_fault(trainer: Any) -> str | None:
+    """Say in one line which accelerator or strategy does not exist, if one is named that does not.
+
+    Args:
+        trainer: The settings of the Trainer.
+    """
+    known = {
+        "accelerator": [*AcceleratorRegistry.available_accelerators(), "auto", "gpu"],
+        "strategy": [*StrategyRegistry.available_strategies(), "auto"],
+    }
+    for option, names in known.items():
+        name = trainer.get(option)
+        if isinstance(name, str) and name not in names:
+            return f"no {option} is called {name!r}{_nearest(name, names) or '; there are ' + ', '.join(names)}"
+    return None
 
 
 def _linked_option(parser: Any, key: str, message: str) -> str | None:

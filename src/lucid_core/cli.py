@@ -18,32 +18,23 @@ import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, Checkpoint, LearningRateMonitor, ModelCheckpoint
-from lightning.pytorch.callbacks import ProgressBar as AnyProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import Precision
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import Optimizer
 
 from lucid_core import plugins
-from lucid_core.advice import checkpoint_fault, explain
+from lucid_core.advice import checkpoint_fault, explain, name_fault
 from lucid_core.data.types import DataError
-from lucid_core.progress import ProgressBar
+from lucid_core.defaults import TRAINER_DEFAULTS, callbacks_of, deterministic_on, run_loggers
 
 __all__ = ["CONFIGS", "LucidCLI", "main", "run"]
 
 #: Where the packaged configurations lie.
 CONFIGS = Path(__file__).parent / "configs"
-
-#: What ``Trainer`` arguments are when neither a configuration nor the command line names them.
-TRAINER_DEFAULTS: dict[str, Any] = {
-    "max_epochs": 50,
-    "gradient_clip_val": 10.0,
-    "deterministic": True,
-    # The epoch plan is sharded by the data module, whose samples do not depend on the number of processes.
-    "use_distributed_sampler": False,
-}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
         argv: The command, then its options.
 
     Returns:
-        0 when done, 1 when the run failed for a reason the user can mend. ``LUCID_DEBUG=1`` raises it instead.
+        0 when done, 1 when the run failed for a reason the user can mend, 143 when it was told to end.
+        ``LUCID_DEBUG=1`` raises instead.
 
     Raises:
         SystemExit: With 2 where the command line was not understood, with 0 after ``--help`` and its like.
@@ -61,14 +53,21 @@ def main(argv: Sequence[str]) -> int:
     from lucid_core.data.module import DataModule
     from lucid_core.module import Detector
 
+    form = warnings.formatwarning
+    warnings.formatwarning = _one_line_warning
     try:
         run(argv, Detector, DataModule)
-    except (ValueError, OSError, MisconfigurationException) as error:
-        if os.environ.get("LUCID_DEBUG"):
+    except SIGTERMException:
+        return 143
+    except (ValueError, OSError, RuntimeError, MisconfigurationException) as error:
+        lost_worker = str(error).startswith("DataLoader worker")
+        if os.environ.get("LUCID_DEBUG") or (type(error) is RuntimeError and not lost_worker):
             raise
         hint = "" if isinstance(error, DataError) else " (LUCID_DEBUG=1 shows where)"
         print(f"lucid: error: {_one_line(error)}{hint}", file=sys.stderr)
         return 1
+    finally:
+        warnings.formatwarning = form
     return 0
 
 
@@ -161,7 +160,8 @@ class LucidCLI(LightningCLI):
             # Lightning would print every metric once more, under the table of classes.
             self._parser(self.command).set_defaults(verbose=False)
         self.config = parser.parse_args(args)
-        fault = checkpoint_fault(self.command, self.config[self.command].ckpt_path)
+        asked = self.config[self.command]
+        fault = checkpoint_fault(self.command, asked.ckpt_path) or name_fault(asked.trainer)
         if fault is not None:
             parser.error(fault)
 
@@ -172,27 +172,14 @@ class LucidCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add the loggers and callbacks of a run, except where the user named their own."""
         asked: Namespace = self.config_init[self.command].trainer
-        changed: dict[str, Any] = {"deterministic": _deterministic(asked.deterministic, asked.accelerator)}
+        changed: dict[str, Any] = {"deterministic": deterministic_on(asked.deterministic, asked.accelerator)}
         if not asked.barebones:
-            changed["logger"] = _loggers(asked.default_root_dir) if asked.logger in (None, True) else asked.logger
+            ours = asked.logger in (None, True)
+            changed["logger"] = run_loggers(asked.default_root_dir) if ours else asked.logger
             given = asked.callbacks or []
             given = list(given) if isinstance(given, list) else [given]
-            changed["callbacks"] = given + self._default_callbacks(asked, given, bool(changed["logger"]))
+            changed["callbacks"] = callbacks_of(asked, given, bool(changed["logger"]))
         return super().instantiate_trainer(**changed, **kwargs)
-
-    def _default_callbacks(self, asked: Namespace, given: list[Callback], logs: bool) -> list[Callback]:
-        def has(kind: type[Callback]) -> bool:
-            return any(isinstance(callback, kind) for callback in given)
-
-        added: list[Callback] = []
-        if asked.enable_progress_bar is not False and not has(AnyProgressBar):
-            added.append(ProgressBar())
-        if logs and not has(LearningRateMonitor):
-            added.append(LearningRateMonitor(logging_interval="step"))
-        if asked.enable_checkpointing is not False and not has(Checkpoint):
-            # Also to validate and test: Lightning warns where a checkpoint's callback is missing.
-            added.append(ModelCheckpoint(monitor="val/map", mode="max", filename="best", save_last=True))
-        return added
 
 
 def _packaged() -> list[str]:
@@ -206,7 +193,7 @@ def _find_config(name: str) -> Path:
             return path
     near = get_close_matches(name, _packaged(), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"packaged ones are {', '.join(_packaged())}"
-    raise TypeError(f"no configuration is called {name!r}; {hint}")
+    raise TypeError(f"no file or packaged configuration is called {name!r}; {hint}")
 
 
 def _is_empty(path: Path) -> bool:
@@ -253,18 +240,6 @@ def _checkpoint_of(options: Sequence[str]) -> Path | None:
     return found
 
 
-def _loggers(root: str | None) -> list[Logger]:
-    """TensorBoard and CSV, in one new folder ``runs/version_N``."""
-    tensorboard = TensorBoardLogger(root or ".", name="runs")
-    return [tensorboard, CSVLogger(root or ".", name="runs", version=tensorboard.version)]
-
-
-def _deterministic(asked: bool | str | None, accelerator: object) -> bool | str | None:
-    """On MPS some operations have no deterministic form: there, what was asked becomes a warning."""
-    on_mps = torch.backends.mps.is_available() and accelerator in ("auto", "gpu", "mps")
-    return "warn" if asked is True and on_mps else asked
-
-
 def _quieten() -> None:
     """Leave out what Lightning says in every run and nobody can act on."""
     # The run folder is new, but by the time the CSV logger looks the configuration lies in it.
@@ -276,6 +251,11 @@ def _quieten() -> None:
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.* is deprecated")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
+
+
+def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> str:
+    """A warning as the user needs it, without the line of code that gave it."""
+    return f"lucid: warning: {message}\n"
 
 
 def _is_no_advertisement(record: logging.LogRecord) -> bool:

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 import torch
@@ -188,8 +189,8 @@ class Detector(LightningModule):
         trained, given = (list(h["class_names"]) for h in (checkpoint["hyper_parameters"], self.hparams))
         if trained != given:
             raise ValueError(
-                f"the checkpoint was trained on {len(trained)} classes ({_shown(trained)}), and these are {len(given)} "
-                f"({_shown(given)}): name the data set it was trained on"
+                f"the checkpoint was trained on {len(trained)} classes ({shorten(', '.join(trained), 60)}), "
+                f"and these are {len(given)} ({shorten(', '.join(given), 60)}): name the data set it was trained on"
             )
         self._average, self._average_state = None, checkpoint.get("ema")
 
@@ -236,8 +237,7 @@ class Detector(LightningModule):
         return detect(self.average.network(images), self.hparams["decoders"][0])
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Detections:
-        detections: Detections = self(batch.images)
-        return detections
+        return self.forward(batch.images)
 
     def on_validation_start(self) -> None:
         self._start_evaluation("val_set")
@@ -261,7 +261,9 @@ class Detector(LightningModule):
         self._report()
 
     def on_validation_end(self) -> None:
-        if self.trainer.state.fn != "fit":
+        if self.trainer.sanity_checking:
+            self._evaluator = None  # or a run that ends early would report what it measured before it trained
+        elif self.trainer.state.fn != "fit":
             self._report()
 
     def on_test_end(self) -> None:
@@ -277,9 +279,9 @@ class Detector(LightningModule):
 
     def _evaluate(self, batch: Batch, prefix: str) -> None:
         predictions = self.average.network(batch.images)
-        losses = self.objective(predictions, batch.targets)
-        scalars = {f"{prefix}/{name}": value for name, value in losses.scalars().items()}
-        self.log_dict(scalars, batch_size=len(batch.images), sync_dist=True)
+        scalars = self.objective(predictions, batch.targets).scalars()
+        named = {f"{prefix}/{name}": value for name, value in scalars.items()}
+        self.log_dict(named, batch_size=len(batch.images), sync_dist=True)
         if self._evaluator is not None:
             self._evaluator.update(predictions, batch)
 
@@ -291,10 +293,7 @@ class Detector(LightningModule):
     def _report(self) -> None:
         if self._evaluator is not None:
             rank_zero_info(self._evaluator.report())
-            folder = self.trainer.log_dir if self.trainer.logger is not None else None
-            if self.trainer.state.fn != "fit" and self.trainer.is_global_zero and folder is not None:
-                self._evaluator.write_detections(Path(folder))
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            if self.trainer.logger is not None and self.trainer.log_dir is not None:
+                rank_zero_info(f"\nThe run is in {self.trainer.log_dir}")
+                if self.trainer.state.fn != "fit" and self.trainer.is_global_zero:
+                    self._evaluator.write_detections(Path(self.trainer.log_dir))

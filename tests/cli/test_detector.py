@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from lucid_core.cli import main
+from lucid_core.defaults import run_loggers
 
 SHORT = ("--trainer.limit_train_batches=2", "--trainer.limit_val_batches=1", "--trainer.accelerator=cpu")
+
+
+def test_last_is_the_last_epoch_however_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Averages that hardly move leave AP at 0 in every epoch, so no later epoch is better than the first."""
+    monkeypatch.chdir(tmp_path)
+    argv = ["fit", "--trainer.max_epochs=3", "--data.workers=0", "--data.val_workers=0", "--data.image_size=32"]
+    assert main([*argv, "--model.lr=0", *SHORT]) == 0
+    folder = Path("runs/version_0/checkpoints")
+    assert sorted(path.name for path in folder.iterdir()) == ["best.ckpt", "last.ckpt"]
+    steps = {path.stem: torch.load(path, weights_only=True)["global_step"] for path in folder.iterdir()}
+    assert steps == {"best": 2, "last": 6}
+
+
+def test_a_run_that_ends_before_it_validates_reports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    argv = ["fit", "--trainer.max_steps=1", "--data.workers=0", "--data.val_workers=0", "--data.image_size=32"]
+    assert main([*argv, "--trainer.accelerator=cpu"]) == 0
+    assert "800 images to train on, 200 to validate, 5 classes, at 32 px" in caplog.text
+    assert "map_50" not in caplog.text
+
+
+def test_runs_that_start_together_have_folders_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "version_7").mkdir(parents=True)
+    folders = [run_loggers(str(tmp_path))[0].log_dir for _ in range(2)]
+    assert [Path(str(folder)).name for folder in folders] == ["version_8", "version_9"]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_told_to_end_says_so(tmp_path: Path) -> None:
+    """SIGTERM, as a scheduler sends it: no success, no traceback."""
+    command = [sys.executable, "-m", "lucid_core", "fit", "--trainer.accelerator=cpu", "--data.image_size=32"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    run = subprocess.Popen(
+        [*command, "--data.workers=1", "--trainer.enable_progress_bar=false"],
+        cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        metrics = tmp_path / "runs/version_0/metrics.csv"
+        deadline = time.monotonic() + 120
+        while not metrics.exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        run.terminate()
+        output = run.communicate(timeout=60)[0]
+    finally:
+        run.kill()
+    assert run.returncode == 143, output
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow

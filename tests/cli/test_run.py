@@ -109,10 +109,10 @@ def test_a_run_resumes_from_its_last_checkpoint_alone(lucid: Command) -> None:
 
 
 def test_deterministic_becomes_a_warning_on_mps(lucid: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lucid_core.cli import _deterministic
+    from lucid_core.defaults import deterministic_on
 
-    assert _deterministic(True, "cpu") is True
+    assert deterministic_on(True, "cpu") is True
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert _deterministic(True, "auto") == "warn"
-    assert _deterministic(True, "cpu") is True
-    assert _deterministic(False, "auto") is False
+    assert deterministic_on(True, "auto") == "warn"
+    assert deterministic_on(True, "cpu") is True
+    assert deterministic_on(False, "auto") is False

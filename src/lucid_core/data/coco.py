@@ -163,6 +163,7 @@ class _Reader:
                 objects.append(self._object(name, row, width, height))
             except Fault as fault:
                 self.tell(f"{name} of {path.name}: {fault}; left out")
+                self._unfilled = [unfilled for unfilled in self._unfilled if unfilled != name]
         if rows and not objects:
             self.tell(f"image {image_id}, {path.name}: none of its annotations is usable; left out")
             return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lucid_core.data.augment import Augmenter, Recipe
 from lucid_core.data.layout import Layout, Split, open_split
@@ -144,6 +144,10 @@ class DataModule(LightningDataModule):
         # Lightning loads the state for every stage, after this.
         self._progress = None
         if stage == "fit":
+            rank_zero_info(
+                f"{self.root}: {len(self.train_set)} images to train on, {len(self.val_set)} to validate, "
+                f"{self.num_classes} classes, at {self.image_size} px"
+            )
             self._report("train", self.train_set)
         if stage in ("fit", "validate"):
             self._report("val", self.val_set)

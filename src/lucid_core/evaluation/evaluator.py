@@ -57,7 +57,11 @@ class Evaluator:
 
     def report(self) -> str:
         """Return what was measured as tables for the terminal."""
-        return "\n".join(f"\n{name}\n{class_table(m)}\n{summary(m)}" for name, m in self._metrics.items())
+        parts = []
+        for decoder, metrics in self._metrics.items():
+            title = f"{decoder} decoding, averaged weights; AP and AR are means over IoU 0.50 to 0.95"
+            parts.append(f"\n{title}\n{class_table(metrics)}\n\n{summary(metrics)}")
+        return "\n".join(parts)
 
     def write_detections(self, folder: Path) -> None:
         """Write the detections of each decoder as ``detections-<decoder>.json`` in COCO's result format."""
