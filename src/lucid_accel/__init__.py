@@ -1,3 +1,32 @@
-"""lucid-accel: accelerations that record what lucid-core trains eagerly."""
+"""lucid-accel: accelerations of the training step that never change a byte of it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lucid_accel.acceleration import Acceleration, AccelerationError, AccelerationWarning
+    from lucid_accel.replay.base import Replay
+    from lucid_accel.replay.loss import LossReplay
+    from lucid_accel.replay.network import NetworkReplay
+
+__all__ = ["Acceleration", "AccelerationError", "AccelerationWarning", "LossReplay", "NetworkReplay", "Replay"]
+
+_HOMES = {
+    "Acceleration": "acceleration",
+    "AccelerationError": "acceleration",
+    "AccelerationWarning": "acceleration",
+    "LossReplay": "replay.loss",
+    "NetworkReplay": "replay.network",
+    "Replay": "replay.base",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Importing the package alone must not import torch: the plugin's entry point leads in here.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -79,20 +79,26 @@ def installed() -> list[PluginInfo]:
     """List the installed plugins, by name, without importing any."""
     disabled = _disabled()
     return [
-        PluginInfo(point.name, _distribution(point), point.value, _state(point, disabled)) for point in _entry_points()
+        PluginInfo(point.name, _distribution(point), point.value, _state(point, disabled))
+        for point in _entry_points(GROUP)
     ]
 
 
-def load() -> pluggy.PluginManager:
+def load(group: str = GROUP, project: str = "lucid", specs: type = _Specs) -> pluggy.PluginManager:
     """Load every installed plugin that is not disabled.
+
+    Args:
+        group: The group of their entry points.
+        project: The project their hooks are marked for.
+        specs: The hooks they may implement.
 
     One that cannot be imported, misspells a hook or takes wrong arguments is named in one :class:`PluginWarning` and
     left out as a whole; the others are not affected.
     """
-    manager = pluggy.PluginManager("lucid")
-    manager.add_hookspecs(_Specs)
+    manager = pluggy.PluginManager(project)
+    manager.add_hookspecs(specs)
     disabled = _disabled()
-    for point in _entry_points():
+    for point in _entry_points(group):
         if _is_disabled(point.name, disabled):
             continue
         if manager.has_plugin(point.name):
@@ -167,8 +173,8 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
         raise
 
 
-def _entry_points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda point: (point.name, _distribution(point)))
+def _entry_points(group: str) -> list[EntryPoint]:
+    return sorted(entry_points(group=group), key=lambda point: (point.name, _distribution(point)))
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -163,9 +163,7 @@ def test_plugins_can_be_kept_out(
     assert offered() == left
 
 
-def test_the_list_says_what_is_disabled_or_gone(
-    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_says_what_is_disabled_or_gone(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     install("a", lucid_components=lucid_components)
     install("gone")
     install("json")

@@ -20,7 +20,8 @@ def grid(canvas: int, stride: int) -> Anchors:
 
 def targets_of(*boxes: tuple[float, float, float, float]) -> Targets:
     return Targets(
-        torch.tensor([boxes], dtype=torch.float32), torch.zeros(1, len(boxes), dtype=torch.int64),
+        torch.tensor([boxes], dtype=torch.float32),
+        torch.zeros(1, len(boxes), dtype=torch.int64),
         torch.ones(1, len(boxes), dtype=torch.bool),
     )
 

@@ -13,6 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 CORE = SOURCE / "lucid_core"
 MODULES = sorted(CORE.rglob("*.py"))
+ACCEL = sorted((SOURCE / "lucid_accel").rglob("*.py"))
 LONGEST = 300
 
 
@@ -67,13 +68,24 @@ def test_data_flows_one_way(path: Path) -> None:
         assert used <= LAYERS[part], f"{name(path)} imports {used - LAYERS[part]}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_one_module_alone_opens_a_capture() -> None:
+    assert [name(path) for path in ACCEL if "cuda.graph(" in path.read_text()] == ["lucid_accel.graphs.cuda"]
+
+
+@pytest.mark.parametrize("path", [path for path in ACCEL if path.parent.name == "graphs"], ids=name)
+def test_recording_knows_nothing_of_lightning(path: Path) -> None:
+    allowed = ("lucid_accel.graphs", "lucid_accel.reasons")
+    used = [module for module in imports(path) if module.startswith(("lucid_", "lightning"))]
+    assert not [module for module in used if not module.startswith(allowed)]
+
+
+@pytest.mark.parametrize("path", [*MODULES, *ACCEL], ids=name)
 def test_a_module_is_no_longer_than_a_person_reads(path: Path) -> None:
     assert path.stem not in {"utils", "util", "helpers", "misc", "common"}
     assert len(path.read_text().splitlines()) <= LONGEST
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
+@pytest.mark.parametrize("path", [*MODULES, *ACCEL], ids=name)
 def test_what_is_public_says_what_it_is(path: Path) -> None:
     silent = [
         node.name

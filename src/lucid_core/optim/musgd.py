@@ -190,9 +190,7 @@ class MuSGD(Optimizer):
             state["momentum"] = torch.empty_like(param).copy_(state["momentum"])
         self.version += 1
 
-    def _orthogonal(
-        self, directions: Sequence[Sequence[Tensor]], steps: int, w_muon: float
-    ) -> list[list[Tensor]]:
+    def _orthogonal(self, directions: Sequence[Sequence[Tensor]], steps: int, w_muon: float) -> list[list[Tensor]]:
         """Return the directions orthogonalised, each times ``w_muon * 0.2*sqrt(max(rows, columns))``.
 
         Args:

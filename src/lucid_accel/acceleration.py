@@ -1,0 +1,285 @@
+"""The life of an acceleration within a fit: asked at set-up, installed when training starts, gone when it ends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from lucid_accel.clock import FitClock
+from lucid_accel.reasons import Reason
+from lucid_accel.report import publish
+from lucid_accel.site import Answer, Site
+from lucid_accel.tally import Tally
+from lucid_core.seams import Claim, claim
+
+__all__ = ["Acceleration", "AccelerationError", "AccelerationWarning", "State", "Undo"]
+
+Undo = Callable[[], None]
+
+
+class AccelerationWarning(UserWarning):
+    """An acceleration that was asked for does nothing, or stopped."""
+
+
+class AccelerationError(RuntimeError):
+    """An acceleration with ``strict`` or ``on_failure="raise"`` does nothing, or stopped."""
+
+
+class State(StrEnum):
+    """Where an acceleration is in its life: off, armed, recorded, retired; or off, ineligible."""
+
+    OFF = "off"
+    INELIGIBLE = "ineligible"
+    ARMED = "armed"
+    RECORDED = "recorded"
+    RETIRED = "retired"
+
+
+@dataclass(slots=True)
+class _Fit:
+    """All that an acceleration holds during one fit, and nothing of it afterwards but counts."""
+
+    site: Site | None
+    state: State = State.OFF
+    said: str = ""
+    batch: int = -1
+    replayed_now: bool = False
+    tally: Tally = field(default_factory=Tally)
+    clock: FitClock = field(default_factory=FitClock)
+    claims: list[Claim] = field(default_factory=list)
+    undo: ExitStack = field(default_factory=ExitStack)
+
+
+class Acceleration(Callback, ABC):
+    """Base of every acceleration: a Lightning callback that takes over one part of a run, or says why it does not.
+
+    A subclass names the seams it takes, answers :meth:`eligible`, and takes them in :meth:`install`. It is asked twice:
+    at ``setup``, where device, strategy and precision are known, and at ``on_train_start``, where everything is. The
+    seams are given back when training ends, however it ends; a second fit starts anew. It keeps no ``state_dict``, and
+    copies and pickles of it hold its options only.
+
+    Args:
+        on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
+        strict: A no, a retirement, or a fit in which nothing was replayed is an error. For tests and benchmarks.
+        keep: ``always`` keeps what was recorded to the end of the fit.
+
+    Attributes:
+        claims: Paths of the seams it takes; keys of :data:`lucid_core.seams.SEAMS`.
+        numerics: ``bitwise`` promises the bytes of the native run, ``tolerance`` does not.
+    """
+
+    claims: ClassVar[tuple[str, ...]] = ()
+    numerics: ClassVar[Literal["bitwise", "tolerance"]] = "bitwise"
+
+    def __init__(
+        self,
+        on_failure: Literal["retire", "raise"] = "retire",
+        strict: bool = False,
+        keep: Literal["always"] = "always",
+    ) -> None:
+        self.on_failure = on_failure
+        self.strict = strict
+        self.keep = keep
+        self._fit = _Fit(None)
+
+    # What a subclass says
+
+    @abstractmethod
+    def eligible(self, site: Site) -> Answer:
+        """Say whether it may run. It may look; it may not allocate, touch the device, or raise for an ordinary no."""
+
+    @abstractmethod
+    def install(self, site: Site) -> Undo:
+        """Take the seams; return what gives them back, and may be called at any time."""
+
+    # What a subclass may use
+
+    @property
+    def name(self) -> str:
+        """The name it goes by."""
+        return type(self).__name__
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life, in this fit or at the end of the last one."""
+        return self._fit.state
+
+    @property
+    def tally(self) -> Tally:
+        """What it did in this fit or in the last one."""
+        return self._fit.tally
+
+    @property
+    def batches(self) -> int:
+        """Training batches of this fit or of the last one, so far."""
+        return self._fit.batch + 1
+
+    @property
+    def verdict(self) -> str:
+        """Why it is ineligible or retired; empty otherwise."""
+        return self._fit.said
+
+    def native(self, reason: Reason) -> None:
+        """Count a native call."""
+        self._fit.tally.count(reason, self._fit.batch)
+
+    def replayed(self) -> None:
+        """Count a call that was not native."""
+        self._fit.tally.replayed += 1
+        self._fit.replayed_now = True
+
+    def recorded(self, reserved: int = 0) -> None:
+        """Note that something was recorded, for which the device reserved ``reserved`` bytes more."""
+        self._fit.tally.reserved += reserved
+        self._fit.state = State.RECORDED
+
+    def proven(self) -> None:
+        """Note that a replay had the bytes of the native run."""
+        self._fit.tally.proofs += 1
+
+    def spent(self, seconds: float) -> None:
+        """Note time spent on recording or proving."""
+        self._fit.tally.setup_seconds += seconds
+
+    def rearmed(self, why: str) -> None:
+        """Note that recordings were dropped and will be made again."""
+        self._fit.tally.rearmed.append(why)
+        self._fit.state = State.ARMED
+
+    def retired(self, reason: Reason, why: str, cause: Exception | None = None) -> None:
+        """Retire: stay native for the rest of the fit, give the seams back, warn once.
+
+        Raises:
+            AccelerationError: With ``strict``, or with ``on_failure="raise"`` where recording failed.
+        """
+        if self._fit.state in (State.ARMED, State.RECORDED):
+            self._fit.state = State.RETIRED
+            self._release()
+            failed = reason is Reason.CAPTURE_FAILED and self.on_failure == "raise"
+            self._say(
+                f"retired at batch {self._fit.batch} ({reason}), training goes on without it: {why}", failed, cause
+            )
+
+    # Lightning's hooks
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Ask for the first time, and claim the seams."""
+        if stage != "fit":
+            return
+        self._release()
+        site = Site(trainer, pl_module, started=False)
+        self._fit = _Fit(site)
+        if self._is_second(trainer):
+            rank_zero_info(f"{self.name} is named twice with the same options; the second one is ignored")
+        elif self._ask(site):
+            for path in self.claims:
+                self._fit.claims.append(claim(pl_module, path, self.name))
+            self._fit.state = State.ARMED
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ask again, and install."""
+        site = Site(trainer, pl_module, started=True)
+        if self._fit.state is not State.ARMED or not self._ask(site):
+            return
+        self._fit.site = site
+        # Taken again by install, together with the object that each seam is on.
+        self._release()
+        try:
+            self._fit.undo.callback(self.install(site))
+        except Exception as error:
+            self.retired(Reason.CAPTURE_FAILED, f"it could not be installed: {type(error).__name__}: {error}", error)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Count."""
+        self._fit.batch += 1
+        self._fit.replayed_now = False
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Let the first acceleration of the run take the time for all."""
+        party = _party(trainer)
+        if party[0] is self:
+            self._fit.clock.step(any(other._fit.replayed_now for other in party))
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Give everything back, before Lightning moves the model; the last acceleration reports for all."""
+        self._release()
+        party = _party(trainer)
+        if party[-1] is self:
+            publish(trainer, party, party[0]._fit.clock)
+        self._mind_idleness()
+
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
+        """Give everything back: neither of the other end hooks runs then."""
+        self._release()
+        self._fit.site = None
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Give everything back, where training never started."""
+        if stage == "fit":
+            self._release()
+            self._fit.site = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_fit": _Fit(None)}
+
+    def _ask(self, site: Site) -> bool:
+        try:
+            answer = self.eligible(site)
+        except Exception as error:
+            self._fit.state = State.INELIGIBLE
+            self._say(
+                f"off: its question failed with {type(error).__name__}: {error}", self.on_failure == "raise", error
+            )
+            return False
+        if not answer.ok:
+            self._release()
+            self._fit.state = State.INELIGIBLE
+            self._say(f"off, training goes on without it: {answer}", False, None)
+        return answer.ok
+
+    def _say(self, text: str, fatal: bool, cause: Exception | None) -> None:
+        """Warn, or raise, once; whatever has to be put in order was before."""
+        self._fit.said = text
+        if self.strict or fatal:
+            raise AccelerationError(f"{self.name} is {text}") from cause
+        rank_zero_warn(f"{self.name} is {text}", category=AccelerationWarning)
+
+    def _mind_idleness(self) -> None:
+        if self._fit.state in (State.ARMED, State.RECORDED) and not self._fit.tally.replayed and self._fit.batch >= 0:
+            reasons = ", ".join(f"{n} {reason}" for reason, n in self._fit.tally.native_steps().items())
+            self._say(
+                f"idle: all of {self._fit.batch + 1} steps were native ({reasons or 'it was not called'})", False, None
+            )
+
+    def _release(self) -> None:
+        """Undo and let go, in any order, at any time; never raises."""
+        try:
+            self._fit.undo.close()
+        except Exception as error:
+            rank_zero_warn(f"{self.name} could not be removed cleanly: {error}", category=AccelerationWarning)
+        while self._fit.claims:
+            self._fit.claims.pop().release()
+
+    def _is_second(self, trainer: pl.Trainer) -> bool:
+        for other in _party(trainer):
+            if other is self:
+                return False
+            if type(other) is type(self) and self._options() == other._options():
+                return True
+        return False
+
+    def _options(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def _party(trainer: pl.Trainer) -> list[Acceleration]:
+    """The accelerations of a run, in order."""
+    return [callback for callback in trainer.callbacks if isinstance(callback, Acceleration)]  # type: ignore[attr-defined]

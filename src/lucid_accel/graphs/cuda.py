@@ -1,0 +1,81 @@
+"""Recording with CUDA graphs. The only module that opens a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lucid_accel.graphs.engine import CaptureError, Engine, Graph
+
+__all__ = ["CudaGraphEngine"]
+
+T = TypeVar("T")
+
+
+class CudaGraphEngine(Engine):
+    """Records on a stream of its own into one private memory pool.
+
+    Captures are ``thread_local``: with ``global`` ones every CUDA call of another thread, such as the loader's that
+    pins memory, fails and breaks the capture.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def capture(self, body: Callable[[], T]) -> tuple[Graph, T]:
+        """Record ``body``; see :meth:`Engine.capture`."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+        generator = self.generator_state()
+        graph = torch.cuda.CUDAGraph()
+        # A cast that autocast kept from before would be read by every replay, and never made anew.
+        torch.clear_autocast_cache()
+        try:
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                result = body()
+        except Exception as error:
+            # A capture that was invalidated makes its own end fail too: the first error is the one to tell.
+            cause = error.__context__ if isinstance(error.__context__, Exception) else error
+            # Raises, instead of a CaptureError, where the context is beyond repair.
+            torch.cuda.synchronize(self.device)
+            raise CaptureError(f"{type(cause).__name__}: {cause}") from cause
+        finally:
+            torch.clear_autocast_cache()
+            self.set_generator_state(generator)
+        return graph, result
+
+    def generator_state(self) -> Tensor:
+        """Return the state of the device's default generator."""
+        return torch.cuda.get_rng_state(self.device)
+
+    def set_generator_state(self, state: Tensor) -> None:
+        """Set the state of the device's default generator."""
+        torch.cuda.set_rng_state(state, self.device)
+
+    def reserved(self) -> int:
+        """Return the bytes reserved by the caching allocator."""
+        return torch.cuda.memory_reserved(self.device)
+
+    def headroom(self) -> int:
+        """Return the bytes that are free on the device or in unused blocks."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream is being captured."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def stream(self) -> int:
+        """Return the current stream's handle."""
+        handle: int = torch.cuda.current_stream(self.device).cuda_stream
+        return handle
+
+    def trim(self) -> None:
+        """Return unused blocks to the device."""
+        torch.cuda.empty_cache()

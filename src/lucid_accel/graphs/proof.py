@@ -1,0 +1,127 @@
+"""Whether a replay gives the bytes of the native run: shown on a real step, which keeps its native result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from lucid_accel.graphs.compare import same_bits
+from lucid_accel.graphs.engine import Engine
+from lucid_accel.graphs.recording import Function, Gradients, Recording, aliases
+
+__all__ = ["Proof", "Verdict"]
+
+_Named = dict[str, Tensor | None]
+
+
+class Verdict(Enum):
+    """What a proof found."""
+
+    EQUAL = "equal"
+    UNLIKE = "unlike"  #: native runs agree with each other, the replay does not agree with them
+    UNPROVABLE = "unprovable"  #: two native runs disagree
+
+
+class Proof:
+    """One native step, watched, to be compared with its replay.
+
+    :meth:`run` is the native forward of the step. Hooks note what reaches the region in the backward and what leaves
+    it, before anything is accumulated. Once the backward is done, :meth:`verdict` replays the same step from the state
+    it began with and compares outputs, gradients, buffers and the random generator. The native state stays.
+
+    Args:
+        engine: The recording's engine.
+        recording: What is to be proven.
+        parameters: Trainable tensors of the region, by name.
+        buffers: Tensors that the region may write, by name.
+    """
+
+    def __init__(
+        self, engine: Engine, recording: Recording, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+    ) -> None:
+        self._engine = engine
+        self._recording = recording
+        self._parameters = dict(parameters)
+        self._buffers = dict(buffers)
+        self._gradients: dict[Any, Tensor] = {}
+        self._cotangents: dict[int, Tensor] = {}
+        self._handles: list[RemovableHandle] = []
+        self._keys: list[Any] = []
+        self._inputs: list[Tensor] = []
+        self._outputs: list[Tensor] = []
+        self._before: dict[str, Tensor] = {}
+        self._after: dict[str, Tensor] = {}
+
+    def run(self, function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Run the region natively and watch."""
+        self._before = self._state()
+        self._inputs = [x.detach() for x in inputs]
+        entering = aliases(inputs)
+        wanted: dict[Any, Tensor] = {i: x for i, x in enumerate(entering) if x.requires_grad}
+        wanted |= self._parameters
+        self._keys = list(wanted)
+        for key, tensor in wanted.items():
+            self._watch(tensor, self._gradients, key)
+        outputs = aliases(list(function(entering)))
+        # Later work may draw too, before the verdict.
+        self._after = self._state()
+        self._outputs = [x.detach().clone() for x in outputs]
+        for index, out in enumerate(outputs):
+            if out.requires_grad:
+                self._watch(out, self._cotangents, index)
+        return outputs
+
+    def verdict(self) -> tuple[Verdict, str] | None:
+        """Replay and compare; ``None`` where no backward came. The second is the first tensor that differs, if any."""
+        self.end()
+        if any(self._recording.differentiable) and not self._cotangents:
+            return None
+        now = self._state()
+        cotangents = [self._cotangents.get(index) for index in range(len(self._outputs))]
+        native = self._named(self._outputs, [self._gradients.get(key) for key in self._keys], self._after)
+        self._restore(self._before)
+        outputs = self._recording.run_forward(self._inputs)
+        gradients = self._recording.run_backward(cotangents)
+        different = _first_difference(native, self._named(outputs, gradients, self._state()))
+        result = Verdict.EQUAL, ""
+        if different is not None:
+            self._restore(self._before)
+            outputs, gradients = self._recording.natively(cotangents)
+            again = _first_difference(native, self._named(outputs, gradients, self._state()))
+            result = (Verdict.UNPROVABLE, again) if again is not None else (Verdict.UNLIKE, different)
+        self._restore(now)
+        return result
+
+    def end(self) -> None:
+        """Stop watching. May be called twice."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _watch(self, tensor: Tensor, into: dict[Any, Tensor], key: Any) -> None:
+        def note(gradient: Tensor) -> None:
+            into[key] = gradient.detach()
+
+        self._handles.append(tensor.register_hook(note))  # type: ignore[no-untyped-call]
+
+    def _named(self, outputs: Sequence[Tensor], gradients: Gradients, state: Mapping[str, Tensor]) -> _Named:
+        named: _Named = {f"output {index}": x for index, x in enumerate(outputs)}
+        for key, gradient in zip(self._keys, gradients, strict=True):
+            named[f"the gradient of {f'input {key}' if isinstance(key, int) else key}"] = gradient
+        return {**named, **{name or "the random generator": x for name, x in state.items()}}
+
+    def _state(self) -> dict[str, Tensor]:
+        state = {name: x.detach().clone() for name, x in self._buffers.items()}
+        return {**state, "": self._engine.generator_state()}
+
+    def _restore(self, state: Mapping[str, Tensor]) -> None:
+        for name, x in self._buffers.items():
+            x.detach().copy_(state[name])
+        self._engine.set_generator_state(state[""])
+
+
+def _first_difference(native: _Named, other: _Named) -> str | None:
+    return next((name for name, x in native.items() if not same_bits(x, other[name])), None)

@@ -1,0 +1,225 @@
+"""One region of the step as two graphs, its forward and its backward, behind one node of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lucid_accel.graphs.engine import Engine, Graph
+from lucid_accel.graphs.layout import Layout
+from lucid_accel.graphs.packed import Packed
+
+__all__ = ["Function", "Gradients", "Recording", "aliases", "differentiate"]
+
+#: A region of the step: tensors in, tensors out. It may read and write parameters and buffers.
+Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+#: Gradients of the inputs that require one, then of the parameters; ``None`` where none arrives.
+Gradients = list[Tensor | None]
+
+
+class Recording:
+    """One signature of a region, recorded.
+
+    Recording executes nothing: values appear with the first replay. The forward is captured from copies of the inputs,
+    the backward in a call of its own, from gradients laid out as the native ones were seen to be. Parameters are inputs
+    of the node, so that hooks, accumulation and freezing meet ordinary edges. An output or parameter that gets no
+    gradient natively gets none here.
+
+    Everything handed out is a copy. Two forwards may not be pending at once: the caller runs the second one natively.
+
+    Args:
+        engine: Records, and owns the memory.
+        function: The region.
+        inputs: Live inputs, for their layouts and whether they require gradients.
+        parameters: Trainable tensors that ``function`` reads.
+        buffers: Other tensors that ``function`` may write.
+        cotangents: For each output the layout of the gradient that reaches it natively, ``None`` if none does.
+
+    Attributes:
+        surprise: What a backward met that it was not recorded for, if any did. That backward was computed natively.
+
+    Raises:
+        CaptureError: See :meth:`Engine.capture`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        function: Function,
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        cotangents: Sequence[Layout | None],
+    ) -> None:
+        self.surprise: str | None = None
+        self._engine = engine
+        self._function = function
+        self._parameters = list(parameters)
+        self._buffers = list(buffers)
+        self._autocast = _autocast(engine.device.type)
+        self._inputs = [Layout.of(x).room().requires_grad_(x.requires_grad) for x in inputs]
+        self._planned = list(cotangents)
+        self._cotangents = [None if layout is None else layout.room() for layout in cotangents]
+        self._turn = 0
+        self._pending = False
+
+        def forward() -> list[Tensor]:
+            with torch.enable_grad(), torch.autocast(*self._autocast, cache_enabled=False):
+                return list(function(self._inputs))
+
+        graph, outputs = engine.capture(forward)
+        self._forward: Graph | None = graph
+        self._backward: Graph | None = None
+        self._gradients = Packed([])
+        self._reached: list[bool] = []
+        if any(layout is not None for layout in cotangents):
+            seeds = [
+                None if room is None or layout is None else room.expand(layout.shape)
+                for room, layout in zip(self._cotangents, cotangents, strict=True)
+            ]
+
+            def backward() -> None:
+                gradients = differentiate(outputs, self._wanted, seeds)
+                present = [g for g in gradients if g is not None]
+                self._reached = [g is not None for g in gradients]
+                self._gradients = Packed(present)
+                self._gradients.fill(present)
+
+            self._backward, _ = engine.capture(backward)
+        self.differentiable = [x.requires_grad for x in outputs]
+        # Detached: the nodes of autograd must go, or gradient accumulators would stay bound to the capture's stream.
+        self._outputs = [x.detach() for x in outputs]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Replay the forward for ``inputs`` and return owned outputs, whose backward replays too."""
+        outputs: tuple[Tensor, ...] = _Node.apply(self, len(inputs), *inputs, *self._parameters)  # type: ignore[no-untyped-call]
+        return outputs
+
+    @property
+    def pending(self) -> bool:
+        """Whether a forward was replayed whose backward is still to come."""
+        return self._pending
+
+    def forget(self) -> None:
+        """Take it that the pending backward never comes."""
+        self._pending = False
+
+    def drop(self) -> None:
+        """Let go of the graphs and of all memory. May be called twice; outside any capture."""
+        self._forward = self._backward = None
+        self._inputs, self._outputs, self._cotangents, self._gradients = [], [], [], Packed([])
+        self._turn += 1
+        self._pending = False
+
+    @torch.no_grad()
+    def run_forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Copy in, launch, copy out. An input with fewer rows in dimension 1 leaves the rest zero."""
+        if self._forward is None:
+            raise RuntimeError("this recording was dropped")
+        for own, x in zip(self._inputs, inputs, strict=True):
+            if own.shape == x.shape:
+                own.copy_(x)
+            else:
+                own[:, : x.shape[1]].copy_(x)
+                own[:, x.shape[1] :].zero_()
+        self._forward.replay()
+        self._turn += 1
+        self._pending = self._backward is not None
+        return [x.clone() for x in self._outputs]
+
+    @torch.no_grad()
+    def run_backward(self, cotangents: Sequence[Tensor | None]) -> Gradients:
+        """Copy in, launch, copy out; or compute natively, where these cotangents are not what was recorded for."""
+        self._pending = False
+        if (surprise := self._surprised(cotangents)) is not None:
+            self.surprise = surprise
+            # The forward was replayed, and moved the buffers, already.
+            buffers, generator = [x.clone() for x in self._buffers], self._engine.generator_state()
+            _, gradients = self.natively(cotangents)
+            for buffer, moved in zip(self._buffers, buffers, strict=True):
+                buffer.copy_(moved)
+            if not torch.equal(self._engine.generator_state(), generator):
+                raise RuntimeError(f"{surprise}, and the random numbers of its forward cannot be drawn again")
+            return gradients
+        for room, x in zip(self._cotangents, cotangents, strict=True):
+            if room is not None and x is not None:
+                room.copy_(torch.as_strided(x, room.shape, room.stride(), x.storage_offset()))
+        if self._backward is not None:
+            self._backward.replay()
+        owned = iter(self._gradients.owned())
+        return [next(owned) if reached else None for reached in self._reached]
+
+    @torch.no_grad()
+    def natively(self, cotangents: Sequence[Tensor | None]) -> tuple[list[Tensor], Gradients]:
+        """Run the region on the inputs of the last replay as it would run without a recording; it moves the buffers."""
+        with torch.enable_grad(), torch.autocast(*self._autocast, cache_enabled=False):
+            outputs = list(self._function(self._inputs))
+        return [x.detach() for x in outputs], differentiate(outputs, self._wanted, cotangents)
+
+    @property
+    def _wanted(self) -> list[Tensor]:
+        return [*(x for x in self._inputs if x.requires_grad), *self._parameters]
+
+    def _surprised(self, cotangents: Sequence[Tensor | None]) -> str | None:
+        for index, (x, layout) in enumerate(zip(cotangents, self._planned, strict=True)):
+            if (x is None) != (layout is None):
+                return f"output {index} got {'no' if x is None else 'a'} gradient, unlike when it was recorded"
+            if x is not None and layout is not None and Layout.of(x) != layout:
+                return f"the gradient of output {index} has another layout than when it was recorded"
+        return None
+
+
+def differentiate(
+    outputs: Sequence[Tensor], wanted: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+) -> Gradients:
+    """Return the gradients of ``wanted`` from those of ``outputs`` that have a cotangent."""
+    pairs = [(out, c) for out, c in zip(outputs, cotangents, strict=True) if c is not None and out.requires_grad]
+    if not pairs or not wanted:
+        return [None] * len(wanted)
+    # Natively, backward runs outside the autocast of the forward.
+    with torch.autocast(outputs[0].device.type, enabled=False):
+        return list(torch.autograd.grad([out for out, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True))
+
+
+def aliases(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors that share memory with these, each with an edge of its own in the autograd graph.
+
+    A hook on an alias meets only the gradient that crosses the border of a region: an input may have other users, and
+    an output may be an intermediate of another output.
+    """
+    return [x.view_as(x) if x.requires_grad else x for x in tensors]
+
+
+class _Node(torch.autograd.Function):
+    """The region in the autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, recording: Recording, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs = recording.run_forward(tensors[:count])
+        ctx.recording, ctx.turn = recording, recording._turn
+        ctx.wants = [x.requires_grad for x in tensors]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *(x for x, differentiable in zip(outputs, recording.differentiable, strict=True) if not differentiable)
+        )
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        if ctx.turn != ctx.recording._turn or not ctx.recording.pending:
+            raise RuntimeError(
+                "a recorded step can go backward once, before the next forward: this result's backward came twice, "
+                "or too late"
+            )
+        gradients = iter(ctx.recording.run_backward(cotangents))
+        return None, None, *(next(gradients) if wanted else None for wanted in ctx.wants)
+
+
+def _autocast(device: str) -> tuple[str, torch.dtype, bool]:
+    return device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)

@@ -1,0 +1,265 @@
+"""The routing of one region of the step: native or replayed, call by call. Knows nothing of Lightning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import nn
+
+from lucid_accel.graphs.call import Call
+from lucid_accel.graphs.certificate import Certificate, Change
+from lucid_accel.graphs.engine import CaptureError, Engine
+from lucid_accel.graphs.entry import Entry
+from lucid_accel.graphs.host_random import host_random_state
+from lucid_accel.graphs.listener import Listener
+from lucid_accel.graphs.proof import Proof, Verdict
+from lucid_accel.graphs.shelf import Shelf
+from lucid_accel.reasons import Reason
+
+__all__ = ["Region"]
+
+Native = Callable[..., Any]
+
+#: Native calls before the first signature is recorded. The last one is watched.
+WARMUP = 3
+#: Native calls before a further signature is worth a recording: more than a partial batch has in a few epochs.
+LATER_WARMUP = 10
+#: How often recordings may be dropped and made again.
+REARMS = 3
+#: Calls between two comparisons of everything.
+WHOLE_CHECK = 50
+
+_REARMING = frozenset({Reason.MODE, Reason.FREEZE})
+
+
+class Region:
+    """Calls one part of the step natively until it is known, then replays it.
+
+    Args:
+        engine: Records.
+        module: The part: its parameters, buffers, hooks, modes and attributes are what the recording relies on.
+        listener: Is told.
+        growable: Positions of arguments that are padded; see :class:`~lucid_accel.graphs.call.Call`.
+        proof: Compare a replay with a native run after recording, and again later.
+    """
+
+    def __init__(
+        self, engine: Engine, module: nn.Module, listener: Listener, growable: Collection[int] = (), proof: bool = True
+    ) -> None:
+        self._engine = engine
+        self._module = module
+        self._listener = listener
+        self._growable = growable
+        self._proof = proof
+        self._stream: int | None = None
+        self._rearms = 0
+        self._over = False
+        self._calls = 0
+        self._suspect = False
+        self._proving: tuple[Proof, Entry] | None = None
+        self._shelf = Shelf(engine, module)
+        self._certificate: Certificate | None = None
+
+    def __call__(self, native: Native, *args: Any, **kwargs: Any) -> Any:
+        """Call the region."""
+        if (skip := self._skip()) is not None:
+            return self._natively(skip, native, args, kwargs)
+        if (change := self._change()) is not None and not self._rearm(*change):
+            return self._natively(change[0], native, args, kwargs)
+        call = Call(args, kwargs, self._growable)
+        if (entry := self._shelf.entry(call.signature)) is None:
+            return self._natively(Reason.MEMORY, native, args, kwargs)
+        if (reason := self._not_ready(entry, call)) is not None:
+            return self._learn(reason, entry, call, native, args, kwargs)
+        assert entry.recording is not None
+        if self._proof and entry.proof_due():
+            return self._prove(entry, call, native)
+        outputs = entry.recording(call.tensors)
+        entry.replays += 1
+        self._shelf.pause.end()
+        self._listener.replayed()
+        return entry.rebuild(outputs)
+
+    def after_backward(self) -> None:
+        """Finish the proof that waits for the backward of its step, if one does."""
+        if self._proving is None:
+            return
+        (proof, entry), self._proving = self._proving, None
+        start = time.perf_counter()
+        result = proof.verdict()
+        self._shelf.pause.end()
+        if result is None:
+            return
+        verdict, where = result
+        if verdict is Verdict.EQUAL:
+            entry.proofs += 1
+            self._listener.proven()
+            # What the native steps needed beside the recording is free now.
+            self._engine.trim()
+            self._listener.spent(time.perf_counter() - start)
+        elif verdict is Verdict.UNLIKE:
+            self.retire(Reason.UNLIKE, f"{where} of a replay has other bytes than that of the native run")
+        else:
+            self.retire(
+                Reason.UNPROVABLE,
+                f"two native runs of one step differ ({where}), so equality cannot be shown; make the run "
+                "deterministic (trainer.deterministic=true), or accept it unproven with proof=off",
+            )
+
+    def next_step(self) -> None:
+        """Tell that a new step begins: what an earlier one left undone never comes."""
+        self._end_proof()
+        for recording in [entry.recording for entry in self._shelf.recorded()]:
+            assert recording is not None
+            recording.forget()
+            if recording.surprise is not None:
+                self.retire(Reason.MISSING_GRAD, recording.surprise)
+
+    def suspect(self) -> None:
+        """Compare everything at the next call."""
+        self._suspect = True
+
+    def retire(self, reason: Reason, why: str, cause: Exception | None = None) -> None:
+        """Stay native from now on, and give the memory back. May be called twice."""
+        if not self._over:
+            self._over = True
+            self.drop()
+            self._listener.retired(reason, why, cause)
+
+    def drop(self) -> None:
+        """Let go of every recording. May be called twice; never raises for what is already gone."""
+        self._over = True
+        self._drop_recordings()
+
+    # One decision each
+
+    def _skip(self) -> Reason | None:
+        """Say why this call is native whatever is recorded."""
+        if self._over:
+            return Reason.RETIRED
+        if self._certificate is not None and self._certificate.trained and not self._module.training:
+            return Reason.EVAL
+        if torch.is_inference_mode_enabled():
+            return Reason.INFERENCE
+        if not torch.is_grad_enabled():
+            return Reason.GRAD_DISABLED
+        if torch.is_anomaly_enabled():
+            return Reason.ANOMALY
+        if torch.compiler.is_compiling():
+            return Reason.COMPILING
+        if self._engine.is_capturing():
+            return Reason.FOREIGN_CAPTURE
+        if self._shelf.pending():
+            return Reason.OUTSTANDING_BACKWARD
+        stream = self._engine.stream()
+        if self._stream is None:
+            self._stream = stream
+        return Reason.STREAM if stream != self._stream else None
+
+    def _change(self) -> Change | None:
+        """Say what changed under the recordings."""
+        if self._certificate is None:
+            self._certificate = Certificate(self._module)
+        change = self._certificate.change()
+        self._calls += 1
+        if change is None and (self._suspect or self._calls % WHOLE_CHECK == 0):
+            self._suspect = False
+            change = self._certificate.whole_change()
+        return change
+
+    def _rearm(self, reason: Reason, why: str) -> bool:
+        """Start anew where the change is one that runs make on purpose; else retire."""
+        if reason not in _REARMING or self._rearms == REARMS:
+            self.retire(reason, why if reason not in _REARMING else f"{why}, for the {REARMS + 1}th time")
+            return False
+        self._rearms += 1
+        self._drop_recordings()
+        self._certificate = Certificate(self._module)
+        self._listener.rearmed(why)
+        return True
+
+    def _not_ready(self, entry: Entry, call: Call) -> Reason | None:
+        """Say why there is no recording to serve this call."""
+        if call.aliased:
+            return Reason.ALIAS
+        if entry.refused is not None:
+            return entry.refused
+        if entry.recording is not None and call.rows <= entry.capacity:
+            return None
+        others = [other for other in self._shelf.recorded() if other is not entry]
+        return others[0].signature.difference(call.signature) if others else Reason.WARMUP
+
+    def _learn(
+        self, reason: Reason, entry: Entry, call: Call, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call natively, and get nearer to a recording; make it where all is known."""
+        entry.sightings += 1
+        entry.seen_rows = max(entry.seen_rows, call.rows)
+        others = any(other is not entry for other in self._shelf.recorded())
+        if entry.refused is not None or call.aliased or entry.sightings < (LATER_WARMUP if others else WARMUP):
+            return self._natively(reason, native, args, kwargs)
+        if entry.cotangents is None:
+            return self._watch(reason, entry, native, args, kwargs)
+        if entry.grown == REARMS:
+            return self._natively(Reason.SHAPE, native, args, kwargs)
+        if entry.recording is None and not self._shelf.has_room():
+            entry.refused = Reason.MEMORY
+            return self._natively(Reason.MEMORY, native, args, kwargs)
+        if not self._record(entry, call, native):
+            return self._natively(Reason.CAPTURE_FAILED, native, args, kwargs)
+        return self(native, *args, **kwargs)
+
+    # Native calls
+
+    def _natively(self, reason: Reason, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._listener.native(reason)
+        return native(*args, **kwargs)
+
+    def _watch(
+        self, reason: Reason, entry: Entry, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call natively; note which results get gradients, how these are laid out, and what Python does meanwhile."""
+        host = host_random_state(self._engine.device)
+        result = self._natively(reason, native, args, kwargs)
+        if host_random_state(self._engine.device) != host:
+            self.retire(Reason.SCALARS, "it draws random numbers on the host, which a recording would freeze")
+        elif self._certificate is not None and (change := self._certificate.whole_change()) is not None:
+            self.retire(Reason.SCALARS, f"{change[1]} while it ran, which a recording would freeze")
+        else:
+            return entry.watch(result)
+        return result
+
+    def _prove(self, entry: Entry, call: Call, native: Native) -> Any:
+        """Run this step natively, watched, and replay it after its backward."""
+        assert entry.recording is not None
+        proof = Proof(self._engine, entry.recording, self._shelf.parameters(), dict(self._module.named_buffers()))
+        self._proving = proof, entry
+        self._listener.native(Reason.WARMUP)
+        outputs = proof.run(entry.function(call, native), call.tensors)
+        if not any(x.requires_grad for x in outputs):
+            self.after_backward()
+        return entry.rebuild(outputs)
+
+    def _record(self, entry: Entry, call: Call, native: Native) -> bool:
+        start = time.perf_counter()
+        try:
+            growth = self._shelf.record(entry, call, native)
+        except CaptureError as error:
+            self.retire(Reason.CAPTURE_FAILED, f"it could not be recorded: {error}", error)
+            return False
+        self._listener.recorded(growth)
+        self._listener.spent(time.perf_counter() - start)
+        return True
+
+    def _drop_recordings(self) -> None:
+        self._end_proof()
+        self._shelf.clear()
+
+    def _end_proof(self) -> None:
+        if self._proving is not None:
+            self._proving[0].end()
+            self._proving = None
+            self._shelf.pause.end()

@@ -1,0 +1,103 @@
+"""The recordings of one region, by signature, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from lucid_accel.graphs.call import Call, Signature
+from lucid_accel.graphs.engine import CollectionPause, Engine
+from lucid_accel.graphs.entry import Entry
+from lucid_accel.graphs.recording import Recording
+
+__all__ = ["Shelf"]
+
+#: Signatures that may be recorded.
+RECORDED = 8
+#: Signatures that are kept count of.
+KNOWN = 64
+
+
+class Shelf:
+    """What is known of each signature, and the recordings there are.
+
+    Args:
+        engine: Records.
+        module: The part of the model that the region is.
+
+    Attributes:
+        pause: Keeps the garbage collector off from a capture until its first replay is done.
+    """
+
+    def __init__(self, engine: Engine, module: nn.Module) -> None:
+        self.pause = CollectionPause()
+        self._engine = engine
+        self._module = module
+        self._entries: dict[Signature, Entry] = {}
+        self._growth = 0
+
+    def entry(self, signature: Signature) -> Entry | None:
+        """Return what is known of ``signature``; ``None`` where too many others are known."""
+        if signature not in self._entries and len(self._entries) < KNOWN:
+            self._entries[signature] = Entry(signature)
+        return self._entries.get(signature)
+
+    def recorded(self) -> list[Entry]:
+        """Return the entries that have a recording, oldest first."""
+        return [entry for entry in self._entries.values() if entry.recording is not None]
+
+    def pending(self) -> bool:
+        """Whether the backward of a replay is still to come."""
+        return any(entry.recording is not None and entry.recording.pending for entry in self._entries.values())
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the trainable parameters by name."""
+        return {name: x for name, x in self._module.named_parameters() if x.requires_grad}
+
+    def has_room(self) -> bool:
+        """Whether one more signature may be recorded: there are few, and one of the largest would fit twice."""
+        recorded, room = len(self.recorded()), self._engine.headroom()
+        return recorded < RECORDED and (not recorded or room is None or room > 2 * self._growth)
+
+    def record(self, entry: Entry, call: Call, native: Callable[..., Any]) -> int:
+        """Record ``entry`` from ``call``, with the largest capacity seen; a smaller recording is replaced.
+
+        Returns:
+            Bytes by which the device's reserved memory grew.
+
+        Raises:
+            CaptureError: See :meth:`Engine.capture`. Then there is no recording.
+        """
+        reserved, capacity = self._engine.reserved(), max(entry.seen_rows, call.rows)
+        if entry.recording is not None:
+            entry.recording.drop()
+            entry.recording = None
+            entry.grown += 1
+        self.pause.begin()
+        try:
+            entry.recording = Recording(
+                self._engine,
+                entry.function(call, native),
+                call.padded(capacity),
+                list(self.parameters().values()),
+                list(self._module.buffers()),
+                entry.cotangents or [],
+            )
+        except BaseException:
+            self.pause.end()
+            raise
+        entry.capacity, entry.proofs, entry.replays = capacity, 0, 0
+        growth = self._engine.reserved() - reserved
+        self._growth = max(self._growth, growth)
+        return growth
+
+    def clear(self) -> None:
+        """Drop every recording, and give the memory back. May be called twice."""
+        for entry in self.recorded():
+            assert entry.recording is not None
+            entry.recording.drop()
+        self._entries.clear()
+        self.pause.end()
+        self._engine.trim()

@@ -1,0 +1,14 @@
+"""What lucid-accel offers to the ``lucid`` command line, through the door that every plugin uses."""
+
+from __future__ import annotations
+
+from lucid_core.plugins import hookimpl
+
+
+@hookimpl
+def lucid_components() -> list[type]:
+    """Offer every acceleration."""
+    from lucid_accel.replay.loss import LossReplay
+    from lucid_accel.replay.network import NetworkReplay
+
+    return [LossReplay, NetworkReplay]

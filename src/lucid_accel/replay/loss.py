@@ -1,0 +1,36 @@
+"""The detection objective as one recording."""
+
+from __future__ import annotations
+
+from lucid_accel.replay.base import Replay
+
+__all__ = ["LossReplay"]
+
+
+class LossReplay(Replay):
+    """Replays the detection objective and its backward: decoding, assignment of both branches, all terms.
+
+    Wraps: the seam ``step.objective.detection``.
+
+    Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed. Labels are checked before they
+    are on the GPU. Empty and non-finite batches are replayed like any other.
+
+    Frozen: gains and the settings of the assigners, watched at every step. The weight between the branches is read from
+    the device and stays live. Room for objects is that of the fullest batch so far: emptier ones clear the rest, a
+    fuller one is recorded again, three times.
+
+    Ends: changed gains, an exchanged part, a hook. Smaller batches, evaluation and anomaly mode are native for as long
+    as they last.
+
+    Costs: four native steps, under a second, and little memory.
+
+    Args:
+        proof: ``on`` replays one step beside its native run, right after recording and once more later, and retires on
+            the first byte that differs. ``off`` leaves that out.
+        on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
+        strict: A no, a retirement, or a fit in which nothing was replayed is an error.
+        keep: ``always`` keeps the recording to the end of the fit.
+    """
+
+    claims = ("step.objective.detection",)
+    growable = (1,)

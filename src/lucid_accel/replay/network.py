@@ -1,0 +1,69 @@
+"""The network as one recording."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from lucid_accel.replay.base import Replay
+from lucid_accel.site import Answer, Site, no
+
+__all__ = ["NetworkReplay"]
+
+
+class NetworkReplay(Replay):
+    """Replays the network's forward and backward: backbone, neck and both branches of the head, or any submodule.
+
+    Wraps: the seam ``step.network``, or ``forward`` of the submodule that ``module`` names.
+
+    Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; no hooks inside the part; a
+    forward without host reads, host randomness, or changes of Python state.
+
+    Frozen: every Python value that the forward reads, such as ``trainer.current_epoch``; attributes of the modules are
+    watched, what lies outside them is not.
+
+    Ends: a hook, a parameter or buffer that is exchanged, an attribute that changes, a different set of results with
+    gradients. Freezing, and switching parts to evaluation, are recorded again, three times. Smaller batches, evaluation
+    and anomaly mode are native for as long as they last.
+
+    Costs: four native steps, about two seconds, and memory for one more set of activations.
+
+    Args:
+        module: Dotted path of a submodule of the LightningModule, for modules that know nothing of lucid.
+        proof: ``on`` replays one step beside its native run, right after recording and once more later, and retires on
+            the first byte that differs. ``off`` leaves that out.
+        on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
+        strict: A no, a retirement, or a fit in which nothing was replayed is an error.
+        keep: ``always`` keeps the recording to the end of the fit.
+    """
+
+    claims = ("step.network",)
+
+    def __init__(
+        self,
+        module: str | None = None,
+        proof: Literal["on", "off"] = "on",
+        on_failure: Literal["retire", "raise"] = "retire",
+        strict: bool = False,
+        keep: Literal["always"] = "always",
+    ) -> None:
+        super().__init__(proof, on_failure, strict, keep)
+        self.module = module
+
+    def part(self, site: Site) -> nn.Module | None:
+        """Return the named submodule, or the one that is the seam."""
+        if self.module is None:
+            return super().part(site)
+        return dict(site.module.named_modules()).get(self.module) if self.module else None
+
+    def without_part(self, site: Site) -> Answer:
+        """Say no, with the names there are."""
+        kind = type(site.module).__name__
+        names = ", ".join(name for name, _ in site.module.named_children()) or "none"
+        if self.module is None:
+            fix = f"name a submodule with module=; {kind} has {names}"
+            return no("it needs the seam step.network", f"{kind} has none", fix)
+        return no(
+            f"it needs a submodule {self.module!r}", f"{kind} has none of that name", f"name one, such as {names}"
+        )

@@ -1,0 +1,87 @@
+"""What the accelerations of a fit did: on screen, as a file beside the logs, and through the logger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+
+from lucid_accel.clock import FitClock
+
+if TYPE_CHECKING:
+    from lucid_accel.acceleration import Acceleration
+
+__all__ = ["FILE", "publish"]
+
+#: Name of the file in the run's folder.
+FILE = "accelerations.json"
+
+
+@rank_zero_only
+def publish(trainer: Trainer, party: Sequence[Acceleration], clock: FitClock) -> None:
+    """Report for ``party``, the accelerations of one fit."""
+    report = collect(trainer, party, clock)
+    if any(row["steps"] and row["state"] != "ineligible" for row in report["accelerations"]):
+        rank_zero_info(render(report))
+    if trainer.logger is not None and trainer.log_dir is not None:
+        folder = Path(trainer.log_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FILE).write_text(json.dumps(report, indent=1) + "\n")
+    for logger in trainer.loggers:
+        for row in report["accelerations"]:
+            name, metrics = row["name"], {"replayed": row["replayed"], "steps": row["steps"]}
+            logger.log_metrics({f"accel/{name}/{key}": float(n) for key, n in metrics.items()}, trainer.global_step)
+
+
+def collect(trainer: Trainer, party: Sequence[Acceleration], clock: FitClock) -> dict[str, Any]:
+    """Return the report as plain values."""
+    native, replayed = clock.steps()
+    estimate = clock.native_seconds()
+    return {
+        "fit_seconds": round(clock.seconds(), 3),
+        "native_estimate_seconds": _rounded(estimate),
+        "native_step_seconds": _rounded(native),
+        "replayed_step_seconds": _rounded(replayed),
+        "accelerations": [
+            {
+                "name": item.name,
+                "state": str(item.state),
+                "numerics": item.numerics,
+                "verdict": item.verdict,
+                "steps": item.batches,
+                **item.tally.as_dict(),
+            }
+            for item in party
+        ],
+    }
+
+
+def render(report: dict[str, Any]) -> str:
+    """Return the report as lines for a screen."""
+    lines = ["", f"Accelerations: this fit took {report['fit_seconds']:.1f} s"]
+    if report["native_estimate_seconds"] is not None:
+        native, replayed = 1e3 * report["native_step_seconds"], 1e3 * report["replayed_step_seconds"]
+        lines[-1] += (
+            f", natively about {report['native_estimate_seconds']:.1f} s "
+            f"(a step {replayed:.1f} ms, natively {native:.1f} ms)"
+        )
+    for row in report["accelerations"]:
+        native = ", ".join(f"{n} {reason}" for reason, n in row["native"].items() if reason != "eval")
+        equal = f"bytes proven equal {row['proofs']}x" if row["proofs"] else "bytes not compared"
+        lines.append(
+            f"  {row['name']}: {row['replayed']} of {row['steps']} steps replayed"
+            + (f", native: {native}" if native else "")
+        )
+        lines.append(
+            f"    {equal}, set-up {row['setup_seconds']:.1f} s, memory {row['reserved_bytes'] / 2**20:.0f} MiB"
+            + (f"; {row['verdict']}" if row["verdict"] else "")
+        )
+    return "\n".join(lines)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)

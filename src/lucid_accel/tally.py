@@ -1,0 +1,55 @@
+"""What an acceleration did in one fit, counted as it happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from lucid_accel.reasons import Reason
+
+__all__ = ["Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one fit.
+
+    Attributes:
+        replayed: Calls of the seam that were replayed.
+        native: Calls that were native, by reason.
+        first: Number of the first training batch of each reason, from 0.
+        proofs: How often a replay was shown to have the bytes of the native run.
+        rearmed: Why recordings were dropped and made again, in order.
+        setup_seconds: Time spent on recording and proving.
+        reserved: Bytes by which recordings made the device's reserved memory grow, where that is counted.
+    """
+
+    replayed: int = 0
+    native: Counter[Reason] = field(default_factory=Counter)
+    first: dict[Reason, int] = field(default_factory=dict)
+    proofs: int = 0
+    rearmed: list[str] = field(default_factory=list)
+    setup_seconds: float = 0.0
+    reserved: int = 0
+
+    def count(self, reason: Reason, batch: int) -> None:
+        """Count a native call in the training batch number ``batch``."""
+        self.native[reason] += 1
+        self.first.setdefault(reason, batch)
+
+    def native_steps(self) -> dict[Reason, int]:
+        """Return the native calls of training steps, by reason; evaluation is none."""
+        return {reason: n for reason, n in self.native.items() if reason is not Reason.EVAL}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for a report."""
+        return {
+            "replayed": self.replayed,
+            "native": {str(reason): n for reason, n in sorted(self.native.items())},
+            "first_batch": {str(reason): n for reason, n in sorted(self.first.items())},
+            "proofs": self.proofs,
+            "rearmed": self.rearmed,
+            "setup_seconds": round(self.setup_seconds, 3),
+            "reserved_bytes": self.reserved,
+        }
