@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,6 +24,8 @@ from lucid_core.seams import Claim, claim
 __all__ = ["Acceleration", "AccelerationError", "AccelerationWarning", "State", "Undo"]
 
 Undo = Callable[[], None]
+
+_log = logging.getLogger(__name__)
 
 
 class AccelerationWarning(UserWarning):
@@ -47,11 +50,11 @@ class State(StrEnum):
 class _Fit:
     """All that an acceleration holds during one fit, and nothing of it afterwards but counts."""
 
-    site: Site | None
     state: State = State.OFF
     said: str = ""
     batch: int = -1
     replayed_now: bool = False
+    reported: bool = False
     tally: Tally = field(default_factory=Tally)
     clock: FitClock = field(default_factory=FitClock)
     claims: list[Claim] = field(default_factory=list)
@@ -88,7 +91,7 @@ class Acceleration(Callback, ABC):
         self.on_failure = on_failure
         self.strict = strict
         self.keep = keep
-        self._fit = _Fit(None)
+        self._fit = _Fit()
 
     # What a subclass says
 
@@ -175,11 +178,10 @@ class Acceleration(Callback, ABC):
         if stage != "fit":
             return
         self._release()
-        site = Site(trainer, pl_module, started=False)
-        self._fit = _Fit(site)
+        self._fit = _Fit()
         if self._is_second(trainer):
             rank_zero_info(f"{self.name} is named twice with the same options; the second one is ignored")
-        elif self._ask(site):
+        elif self._ask(Site(trainer, pl_module, started=False)):
             for path in self.claims:
                 self._fit.claims.append(claim(pl_module, path, self.name))
             self._fit.state = State.ARMED
@@ -189,7 +191,6 @@ class Acceleration(Callback, ABC):
         site = Site(trainer, pl_module, started=True)
         if self._fit.state is not State.ARMED or not self._ask(site):
             return
-        self._fit.site = site
         # Taken again by install, together with the object that each seam is on.
         self._release()
         try:
@@ -211,39 +212,38 @@ class Acceleration(Callback, ABC):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Give everything back, before Lightning moves the model; the last acceleration reports for all."""
         self._release()
-        party = _party(trainer)
-        if party[-1] is self:
-            publish(trainer, party, party[0]._fit.clock)
-        self._mind_idleness()
+        try:
+            self._mind_idleness()
+        finally:
+            self._report(trainer)
 
-    def on_exception(self, *args: Any, **kwargs: Any) -> None:
-        """Give everything back: neither of the other end hooks runs then."""
+    def on_exception(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Give everything back: neither of the other end hooks runs then. Never raises."""
         self._release()
-        self._fit.site = None
+        self._report(trainer)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Give everything back, where training never started."""
         if stage == "fit":
             self._release()
-            self._fit.site = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fit": _Fit(None)}
+        return {**vars(self), "_fit": _Fit()}
 
     def _ask(self, site: Site) -> bool:
+        cause: Exception | None = None
         try:
             answer = self.eligible(site)
+            if answer.ok:
+                return True
+            text = f"off, training goes on without it: {answer}"
         except Exception as error:
-            self._fit.state = State.INELIGIBLE
-            self._say(
-                f"off: its question failed with {type(error).__name__}: {error}", self.on_failure == "raise", error
-            )
-            return False
-        if not answer.ok:
-            self._release()
-            self._fit.state = State.INELIGIBLE
-            self._say(f"off, training goes on without it: {answer}", False, None)
-        return answer.ok
+            cause = error
+            text = f"off, training goes on without it: its question failed with {type(error).__name__}: {error}"
+        self._release()
+        self._fit.state = State.INELIGIBLE
+        self._say(text, cause is not None and self.on_failure == "raise", cause)
+        return False
 
     def _say(self, text: str, fatal: bool, cause: Exception | None) -> None:
         """Warn, or raise, once; whatever has to be put in order was before."""
@@ -253,20 +253,32 @@ class Acceleration(Callback, ABC):
         rank_zero_warn(f"{self.name} is {text}", category=AccelerationWarning)
 
     def _mind_idleness(self) -> None:
-        if self._fit.state in (State.ARMED, State.RECORDED) and not self._fit.tally.replayed and self._fit.batch >= 0:
+        steps = self.batches
+        if self._fit.state in (State.ARMED, State.RECORDED) and not self._fit.tally.replayed and steps:
             reasons = ", ".join(f"{n} {reason}" for reason, n in self._fit.tally.native_steps().items())
-            self._say(
-                f"idle: all of {self._fit.batch + 1} steps were native ({reasons or 'it was not called'})", False, None
-            )
+            self._say(f"idle, it replayed none of {steps} steps: {reasons or 'it was never called'}", False, None)
+
+    def _report(self, trainer: pl.Trainer) -> None:
+        """Report once for all accelerations of the run, if this is the last one and training began; never raises."""
+        party = _party(trainer)
+        if party[-1:] != [self] or self._fit.reported or not self.batches:
+            return
+        self._fit.reported = True
+        try:
+            publish(trainer, [item for item in party if item.state is not State.OFF], party[0]._fit.clock)
+        except Exception:
+            # A full disk or a logger that is gone must not end a run that has trained.
+            _log.warning("the report on accelerations could not be written", exc_info=True)
 
     def _release(self) -> None:
         """Undo and let go, in any order, at any time; never raises."""
-        try:
-            self._fit.undo.close()
-        except Exception as error:
-            rank_zero_warn(f"{self.name} could not be removed cleanly: {error}", category=AccelerationWarning)
         while self._fit.claims:
             self._fit.claims.pop().release()
+        try:
+            self._fit.undo.close()
+        except Exception:
+            # Not a warning: these can be turned into errors.
+            _log.warning("%s could not be removed cleanly", self.name, exc_info=True)
 
     def _is_second(self, trainer: pl.Trainer) -> bool:
         for other in _party(trainer):

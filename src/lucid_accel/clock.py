@@ -44,7 +44,13 @@ class FitClock:
         )
         return native, replayed
 
-    def native_seconds(self) -> float | None:
-        """Estimate what the whole fit would have taken natively, setting up included in neither."""
+    def native_seconds(self, setup: float) -> float | None:
+        """Estimate what the whole fit would have taken natively; ``None`` where one kind of step is not known.
+
+        Args:
+            setup: Seconds spent on recording and proving, which a native fit would not have.
+        """
         native, replayed = self.steps()
-        return None if native is None or replayed is None else self.seconds() + self._replays * (native - replayed)
+        if native is None or replayed is None:
+            return None
+        return self.seconds() - setup + self._replays * (native - replayed)

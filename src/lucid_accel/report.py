@@ -24,11 +24,10 @@ FILE = "accelerations.json"
 @rank_zero_only
 def publish(trainer: Trainer, party: Sequence[Acceleration], clock: FitClock) -> None:
     """Report for ``party``, the accelerations of one fit."""
-    report = collect(trainer, party, clock)
+    report = collect(party, clock)
     if any(row["steps"] and row["state"] != "ineligible" for row in report["accelerations"]):
         rank_zero_info(render(report))
-    if trainer.logger is not None and trainer.log_dir is not None:
-        folder = Path(trainer.log_dir)
+    if (folder := _folder(trainer)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / FILE).write_text(json.dumps(report, indent=1) + "\n")
     for logger in trainer.loggers:
@@ -37,10 +36,10 @@ def publish(trainer: Trainer, party: Sequence[Acceleration], clock: FitClock) ->
             logger.log_metrics({f"accel/{name}/{key}": float(n) for key, n in metrics.items()}, trainer.global_step)
 
 
-def collect(trainer: Trainer, party: Sequence[Acceleration], clock: FitClock) -> dict[str, Any]:
+def collect(party: Sequence[Acceleration], clock: FitClock) -> dict[str, Any]:
     """Return the report as plain values."""
     native, replayed = clock.steps()
-    estimate = clock.native_seconds()
+    estimate = clock.native_seconds(sum(item.tally.setup_seconds for item in party))
     return {
         "fit_seconds": round(clock.seconds(), 3),
         "native_estimate_seconds": _rounded(estimate),
@@ -81,6 +80,13 @@ def render(report: dict[str, Any]) -> str:
             + (f"; {row['verdict']}" if row["verdict"] else "")
         )
     return "\n".join(lines)
+
+
+def _folder(trainer: Trainer) -> Path | None:
+    """Return the run's folder, if it has one; ``trainer.log_dir`` asks every rank, and would wait for the others."""
+    logger = trainer.logger
+    folder = None if logger is None else logger.log_dir or logger.save_dir
+    return None if folder is None else Path(folder)
 
 
 def _rounded(value: float | None) -> float | None:
