@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 
@@ -87,14 +87,13 @@ def recordable(site: Site, proof: bool = True) -> Answer:
     if site.engine() is None:
         return no("it needs an NVIDIA GPU", f"this run computes on {site.device}", "train on one")
     if trainer.world_size != 1 or not isinstance(trainer.strategy, SingleDeviceStrategy):
-        seen = f"this run has {trainer.world_size} and {type(trainer.strategy).__name__}"
+        seen = f"this run has world_size={trainer.world_size} and {type(trainer.strategy).__name__}"
         return no("it needs a single device", seen, "set trainer.devices=1")
     if not module.automatic_optimization:
         return no("it needs automatic optimization", "the module optimizes by itself", "automatic_optimization = True")
-    plugin = trainer.precision_plugin
-    if plugin.precision not in _PRECISIONS or not isinstance(plugin, Precision | MixedPrecision):
-        seen = f"this run has {plugin.precision}"
-        return no(f"it needs a precision of {', '.join(_PRECISIONS)}", seen, "set trainer.precision to one of them")
+    if (precision := trainer.precision_plugin.precision) not in _PRECISIONS:
+        needed = f"it needs a precision of {', '.join(_PRECISIONS)}"
+        return no(needed, f"this run has {precision}", "set trainer.precision to one of them")
     if _is_preview(torch.__version__) and not proof:
         return no("it needs proof where torch is no final release", f"proof is off on {torch.__version__}", "proof=on")
     if getattr(module, "_compiler_ctx", None) is not None:
@@ -105,5 +104,5 @@ def recordable(site: Site, proof: bool = True) -> Answer:
 
 
 def _is_preview(version: str) -> bool:
-    """Whether ``2.9.0a0+x``, ``2.9.0rc1`` or ``2.9.0.dev2025``: anything but numbers before the ``+``."""
-    return not version.partition("+")[0].replace(".", "").isdigit()
+    """Whether it is like ``2.9.0a0+x``, ``2.9.0rc1`` or ``2.9.0.dev2025``; not ``2.9.0+cu129``, ``2.9.0.post1``."""
+    return re.fullmatch(r"[\d.]+(post\d+)?", version.partition("+")[0]) is None
