@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
+from weakref import ref
 
 import pluggy
 from lightning.pytorch import LightningModule
@@ -13,9 +15,9 @@ from torch import nn
 
 from lucid_accel.hookspecs import GROUP, PROJECT, Specs
 from lucid_core import plugins
-from lucid_core.seams import claim
+from lucid_core.seams import SEAMS, claim
 
-__all__ = ["Replacement", "Undo", "find", "marked", "take"]
+__all__ = ["Replacement", "Undo", "find", "is_free", "marked", "take"]
 
 #: Called instead of the seam, as ``replacement(native, *args, **kwargs)``.
 Replacement = Callable[..., Any]
@@ -23,19 +25,50 @@ Undo = Callable[[], None]
 
 
 def find(module: LightningModule, path: str) -> nn.Module | None:
-    """Return the submodule that is the seam ``path``: what a plugin says, else the one whose method is marked so."""
-    for implementation in _manager().hook.lucid_seams.get_hookimpls():
-        seams: Any = implementation.function(module)
-        if seams and path in seams:
-            found: nn.Module = seams[path]
-            return found
+    """Return the submodule that is the seam ``path``: what a plugin says, else the one whose method is marked so.
+
+    A plugin that fails, or offers what is no seam, is named in one warning and left out from then on.
+
+    Raises:
+        ValueError: Two plugins offer different submodules.
+    """
+    offers: dict[str, nn.Module] = {}
+    manager = _manager()
+    for implementation in list(manager.hook.lucid_seams.get_hookimpls()):
+        name = implementation.plugin_name
+        try:
+            seams = _checked(module, implementation.function(module))
+        except Exception as error:
+            manager.unregister(implementation.plugin)
+            text = f"lucid plugin {name} skipped: its hook lucid_seams failed: {type(error).__name__}: {error}"
+            warnings.warn(text, plugins.PluginWarning, stacklevel=2)
+        else:
+            offers |= {name: seams[path]} if path in seams else {}
+    if len({id(part) for part in offers.values()}) > 1:
+        raise ValueError(
+            f"the plugins {', '.join(offers)} offer different submodules of {type(module).__name__} as {path}; leave "
+            "all but one out with LUCID_DISABLE_PLUGINS"
+        )
+    for part in offers.values():
+        return part
     return next((part for part in module.modules() if marked(part, path)), None)
 
 
 def marked(part: nn.Module, path: str) -> bool:
-    """Whether a method of ``part`` is the seam ``path``."""
-    kind = type(part)
-    return any(getattr(vars(base).get(name), "__seam__", None) == path for base in kind.__mro__ for name in vars(base))
+    """Whether a method of ``part`` is the seam ``path``; one that a subclass overrides is none, unless marked again."""
+    methods = {name: value for base in reversed(type(part).__mro__) for name, value in vars(base).items()}
+    return any(getattr(method, "__seam__", None) == path for method in methods.values())
+
+
+def is_free(part: nn.Module) -> bool:
+    """Whether nobody replaced ``forward`` of ``part``. What a copy keeps of a replaced original does not count."""
+    own = vars(part).get("forward")
+    if own is None:
+        return True
+    function = getattr(own, "__func__", None)
+    if isinstance(function, _Forward):
+        return function.part() is not part
+    return function is type(part).forward and own.__self__ is part
 
 
 def take(scope: LightningModule, path: str, owner: str, part: nn.Module, replacement: Replacement) -> Undo:
@@ -50,22 +83,59 @@ def take(scope: LightningModule, path: str, owner: str, part: nn.Module, replace
     if marked(part, path):
         return claim(scope, path, owner, part, replacement).release
     held = claim(scope, path, owner)
-    native = type(part).forward.__get__(part)
-
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self is not part:
-            return type(self).forward(self, *args, **kwargs)
-        return replacement(native, *args, **kwargs)
-
-    shim = types.MethodType(forward, part)
-    vars(part)["forward"] = shim
+    function = _Forward(part, replacement)
+    forward = types.MethodType(function, part)
+    vars(part)["forward"] = forward
 
     def undo() -> None:
         held.release()
-        if vars(part).get("forward") is shim:
+        function.replacement = None
+        if vars(part).get("forward") is forward:
             del vars(part)["forward"]
 
     return undo
+
+
+class _Forward:
+    """The replaced ``forward`` of one part, as a method of it. A copy of the part that got it too runs its own.
+
+    It knows the part weakly, and its replacement until that is undone: a copy keeps neither alive.
+    """
+
+    # Without a dictionary, so that nothing of it counts as a setting of the part.
+    __slots__ = ("part", "replacement")
+
+    #: A pickled method is looked up by this name on the unpickled part, and so becomes the one of the class.
+    __name__ = "forward"
+
+    def __init__(self, part: nn.Module, replacement: Replacement) -> None:
+        self.part = ref(part)
+        self.replacement: Replacement | None = replacement
+
+    def __call__(self, part: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        native = types.MethodType(type(part).forward, part)
+        if self.replacement is None or self.part() is not part:
+            return native(*args, **kwargs)
+        return self.replacement(native, *args, **kwargs)
+
+
+def _checked(module: LightningModule, seams: Any) -> dict[str, nn.Module]:
+    """Return what a plugin offers, if it is what the hook asks for.
+
+    Raises:
+        TypeError: It is not a dictionary from paths of seams to submodules.
+    """
+    if seams is None:
+        return {}
+    if not isinstance(seams, dict):
+        raise TypeError(f"it must return a dictionary or None, got {type(seams).__name__}")
+    parts = {id(part) for part in module.modules() if part is not module}
+    for path, part in seams.items():
+        if path not in SEAMS:
+            raise TypeError(f"no seam is called {path!r}; seams are {', '.join(SEAMS)}")
+        if id(part) not in parts:
+            raise TypeError(f"{path} must be a submodule of {type(module).__name__}, got {type(part).__name__}")
+    return seams
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from lucid_accel.graphs.border import Border
 from lucid_accel.graphs.compare import same_bits
 from lucid_accel.graphs.engine import Engine
 from lucid_accel.graphs.recording import Function, Gradients, Recording, aliases
@@ -30,8 +31,9 @@ class Proof:
     """One native step, watched, to be compared with its replay.
 
     :meth:`run` is the native forward of the step. Hooks note what reaches the region in the backward and what leaves
-    it, before anything is accumulated. Once the backward is done, :meth:`verdict` replays the same step from the state
-    it began with and compares outputs, gradients, buffers and the random generator. The native state stays.
+    it, apart from what other users of the same tensors add. Once the backward is done, :meth:`verdict` replays the same
+    step from the state it began with and compares outputs, gradients, buffers and the random generator. The native
+    state stays.
 
     Args:
         engine: The recording's engine.
@@ -47,7 +49,8 @@ class Proof:
         self._recording = recording
         self._parameters = dict(parameters)
         self._buffers = dict(buffers)
-        self._gradients: dict[Any, Tensor] = {}
+        self._totals: dict[Any, Tensor] = {}
+        self._border = Border({})
         self._cotangents: dict[int, Tensor] = {}
         self._handles: list[RemovableHandle] = []
         self._keys: list[Any] = []
@@ -60,13 +63,15 @@ class Proof:
         """Run the region natively and watch."""
         self._before = self._state()
         self._inputs = [x.detach() for x in inputs]
-        entering = aliases(inputs)
-        wanted: dict[Any, Tensor] = {i: x for i, x in enumerate(entering) if x.requires_grad}
+        wanted: dict[Any, Tensor] = {i: x for i, x in enumerate(inputs) if x.requires_grad}
         wanted |= self._parameters
         self._keys = list(wanted)
+        self._border = Border(wanted)
+        outputs = aliases(list(function(inputs)))
+        self._handles += self._border.watch(outputs)
         for key, tensor in wanted.items():
-            self._watch(tensor, self._gradients, key)
-        outputs = aliases(list(function(entering)))
+            if self._border.uses[key] > 1:
+                self._watch(tensor, self._totals, key)
         # Later work may draw too, before the verdict.
         self._after = self._state()
         self._outputs = [x.detach().clone() for x in outputs]
@@ -80,9 +85,14 @@ class Proof:
         self.end()
         if any(self._recording.differentiable) and not self._cotangents:
             return None
+        gradients = [self._border.gradients.get(key) for key in self._keys]
+        for key, gradient in zip(self._keys, gradients, strict=True):
+            # Natively another user's part may come first, and a sum of three has other bits in another order.
+            if key in self._totals and not same_bits(self._totals[key], gradient):
+                return Verdict.UNLIKE, f"{_gradient_of(key)}, to which others add between its several uses,"
         now = self._state()
         cotangents = [self._cotangents.get(index) for index in range(len(self._outputs))]
-        native = self._named(self._outputs, [self._gradients.get(key) for key in self._keys], self._after)
+        native = self._named(self._outputs, gradients, self._after)
         self._restore(self._before)
         outputs = self._recording.run_forward(self._inputs)
         gradients = self._recording.run_backward(cotangents)
@@ -110,7 +120,7 @@ class Proof:
     def _named(self, outputs: Sequence[Tensor], gradients: Gradients, state: Mapping[str, Tensor]) -> _Named:
         named: _Named = {f"output {index}": x for index, x in enumerate(outputs)}
         for key, gradient in zip(self._keys, gradients, strict=True):
-            named[f"the gradient of {f'input {key}' if isinstance(key, int) else key}"] = gradient
+            named[_gradient_of(key)] = gradient
         return {**named, **{name or "the random generator": x for name, x in state.items()}}
 
     def _state(self) -> dict[str, Tensor]:
@@ -121,6 +131,10 @@ class Proof:
         for name, x in self._buffers.items():
             x.detach().copy_(state[name])
         self._engine.set_generator_state(state[""])
+
+
+def _gradient_of(key: int | str) -> str:
+    return f"the gradient of {f'input {key}' if isinstance(key, int) else key}"
 
 
 def _first_difference(native: _Named, other: _Named) -> str | None:

@@ -152,7 +152,7 @@ class Region:
             return Reason.COMPILING
         if self._engine.is_capturing():
             return Reason.FOREIGN_CAPTURE
-        if self._shelf.pending():
+        if self._shelf.pending() or self._proving is not None:
             return Reason.OUTSTANDING_BACKWARD
         stream = self._engine.stream()
         if self._stream is None:

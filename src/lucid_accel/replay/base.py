@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from torch import nn
 
 from lucid_accel.acceleration import Acceleration, Undo
-from lucid_accel.adapters import take
+from lucid_accel.adapters import is_free, take
 from lucid_accel.graphs.region import Region
 from lucid_accel.site import Answer, Site, no, recordable, yes
 
@@ -55,7 +55,7 @@ class Replay(Acceleration):
             return answer
         if (part := self.part(site)) is None:
             return self.without_part(site)
-        if "forward" in vars(part) or getattr(part, "_compiled_call_impl", None) is not None:
+        if not is_free(part) or getattr(part, "_compiled_call_impl", None) is not None:
             kind = type(part).__name__
             return no("it needs a forward that nobody else took", f"that of {kind} is replaced", "leave it as it is")
         return yes()
