@@ -6,17 +6,22 @@ import importlib
 import inspect
 import re
 import typing
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.strategies import StrategyRegistry
 
-from lucid_core.plugins import class_names
+from lucid_core import plugins
 
-__all__ = ["checkpoint_fault", "explain", "name_fault"]
+__all__ = ["checkpoint_fault", "explain", "name_fault", "not_installed"]
+
+_DISTRIBUTION = "lucid-core"
 
 
 def explain(parser: Any, message: str) -> str:
@@ -72,6 +77,38 @@ def name_fault(trainer: Any) -> str | None:
     return None
 
 
+def not_installed(module: str = "") -> str:
+    """Say in brackets which package is not installed; an empty text where there is nothing to say.
+
+    Args:
+        module: The top-level module that is missed. Without it, every extra of ours that is a package of its own and is
+            not installed may be what is missed.
+    """
+    importable = {name: name.replace("-", "_") for name in _package_extras()}
+    absent = [name for name, its in importable.items() if module in ("", its) and find_spec(its) is None]
+    if absent:
+        what = f"{_DISTRIBUTION}[{','.join(absent)}]"
+        return f' (not installed: {", ".join(absent)}; pip install "{what}" brings it)'
+    return f" (install the package that brings {module!r})" if module and find_spec(module) is None else ""
+
+
+def _package_extras() -> list[str]:
+    """Our extras that are another package, and bear its name."""
+    try:
+        ours = metadata(_DISTRIBUTION)
+    except PackageNotFoundError:
+        return []
+    required = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in ours.get_all("Requires-Dist") or []}
+    return [name for name in ours.get_all("Provides-Extra") or [] if name in required]
+
+
+def _offered() -> list[type]:
+    with warnings.catch_warnings():
+        # What is wrong with a plugin was said when the command began.
+        warnings.simplefilter("ignore", plugins.PluginWarning)
+        return plugins.components(plugins.load())
+
+
 def _linked_option(parser: Any, key: str, message: str) -> str | None:
     found = re.search(r"argument (?P<source>\S+) --> (?P<target>\S+):", message) or re.search(
         r'Linked "(?P<target>\S+)" must be given via "(?P<source>\S+)"', message
@@ -105,12 +142,12 @@ def _unknown_class(parser: Any, key: str, message: str) -> str | None:
     key = key or _first(r"^--(\S+?)\.help", message)
     hints = [getattr(action, "_typehint", None) for action in _actions(parser) if action.dest == key]
     bases = [base for hint in hints for base in _classes(hint)]
-    names = sorted({known for base in bases for known in class_names(base)})
+    names = sorted({known for base in bases for known in plugins.class_names(base)})
     kind = bases[0].__name__.lower() if bases else "class"
-    nearest = _nearest(name, names)
+    offered = ", ".join(sorted(item.__name__ for item in _offered() if issubclass(item, tuple(bases))))
     return (
-        f"no {kind} is called {name!r}{nearest or '.'} Bare names work for Lightning's classes and for those of "
-        "installed plugins (`lucid plugins` lists them)."
+        f"no {kind} is called {name!r}{_nearest(name, names) or '.'} Bare names work for Lightning's classes and for "
+        f"those of installed plugins: {offered or 'there are none'}{not_installed()}"
     )
 
 
@@ -124,7 +161,8 @@ def _wrong_class(parser: Any, key: str, message: str) -> str | None:
     path, problem = found[1], " ".join(found[2].split())
     short = path.rpartition(".")[2]
     if option := _first(r"Option '([^']+)' is not accepted", problem):
-        return f"{short} has no option {option!r}{_nearest(option, _parameters(path))}"
+        options = _parameters(path)
+        return f"{short} has no option {option!r}{_nearest(option, options) or '; there are ' + ', '.join(options)}"
     if required := _first(r"arguments are required: (.+)", problem):
         return f"{short} needs {required}: add --{key}.{required.partition(',')[0]}=..."
     if inner := _first(r'key "([^"]+)"', problem):
@@ -133,7 +171,8 @@ def _wrong_class(parser: Any, key: str, message: str) -> str | None:
         module = path.rpartition(".")[0]
         classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
         return f"{module} has no class {attribute!r}{_nearest(attribute, [name for name, _ in classes])}"
-    return f"{path} cannot be imported: {problem}"
+    absent = _first(r"^No module named '(\w+)", problem)
+    return f"{path} cannot be imported: {problem}{not_installed(absent) if absent else ''}"
 
 
 def _wrong_value(parser: Any, key: str, message: str) -> str | None:

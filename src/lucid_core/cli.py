@@ -27,7 +27,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import Optimizer
 
 from lucid_core import plugins
-from lucid_core.advice import checkpoint_fault, explain, name_fault
+from lucid_core.advice import checkpoint_fault, explain, name_fault, not_installed
 from lucid_core.data.types import DataError
 from lucid_core.defaults import TRAINER_DEFAULTS, callbacks_of, deterministic_on, run_loggers
 
@@ -37,11 +37,13 @@ __all__ = ["CONFIGS", "LucidCLI", "main", "run"]
 CONFIGS = Path(__file__).parent / "configs"
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], cli: type[LucidCLI] | None = None) -> int:
     """Run one command as typed.
 
     Args:
         argv: The command, then its options.
+        cli: What carries it out, :class:`LucidCLI` unless given. A subclass with a method named like the command,
+            such as ``fit``, runs that instead of the Trainer's.
 
     Returns:
         0 when done, 1 when the run failed for a reason the user can mend, 143 when it was told to end.
@@ -56,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     form = warnings.formatwarning
     warnings.formatwarning = _one_line_warning
     try:
-        run(argv, Detector, DataModule)
+        run(argv, Detector, DataModule, cli)
     except SIGTERMException:
         return 143
     except (ValueError, OSError, RuntimeError, MisconfigurationException) as error:
@@ -71,11 +73,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def run(argv: Sequence[str], model: type[LightningModule], data: type[LightningDataModule]) -> LucidCLI:
+def run(
+    argv: Sequence[str],
+    model: type[LightningModule],
+    data: type[LightningDataModule],
+    cli: type[LucidCLI] | None = None,
+) -> LucidCLI:
     """Load the plugins, then parse and carry out one command."""
     load_plugins()
     _quieten()
-    return LucidCLI(argv, model, data)
+    return (cli or LucidCLI)(argv, model, data)
 
 
 def load_plugins() -> list[type]:
@@ -182,17 +189,27 @@ class LucidCLI(LightningCLI):
         return super().instantiate_trainer(**changed, **kwargs)
 
 
-def _packaged() -> list[str]:
-    return sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+def _packaged() -> dict[str, Path]:
+    """Our configurations by name, then those that plugins have in a folder ``configs`` of their package.
+
+    The latter are named after the plugin too, as in ``warp/fast``. No plugin is imported.
+    """
+    ours = {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
+    theirs = {
+        f"{name}/{path.stem}": path for name, f in plugins.folders("configs") for path in sorted(f.glob("*.yaml"))
+    }
+    return {**ours, **theirs}
 
 
 def _find_config(name: str) -> Path:
     """The file that ``--config name`` means: one that exists, else a packaged one."""
-    for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
-        if path.is_file():
-            return path
-    near = get_close_matches(name, _packaged(), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"packaged ones are {', '.join(_packaged())}"
+    if (path := Path(name)).is_file():
+        return path
+    packaged = _packaged()
+    if (found := packaged.get(name.removesuffix(".yaml"))) is not None:
+        return found
+    near = get_close_matches(name, packaged, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"packaged ones are {', '.join(packaged)}{not_installed()}"
     raise TypeError(f"no file or packaged configuration is called {name!r}; {hint}")
 
 

@@ -19,11 +19,13 @@ nothing on. ``LUCID_DISABLE_PLUGINS=name,name`` keeps plugins out, ``*`` all of 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -34,6 +36,7 @@ __all__ = [
     "PluginWarning",
     "class_names",
     "components",
+    "folders",
     "hookimpl",
     "installed",
     "load",
@@ -82,6 +85,18 @@ def installed() -> list[PluginInfo]:
         PluginInfo(point.name, _distribution(point), point.value, _state(point, disabled))
         for point in _entry_points(GROUP)
     ]
+
+
+def folders(name: str) -> list[tuple[str, Path]]:
+    """List the folders of this name in the packages of plugins that are ready, with the plugin's name; imports none."""
+    found = []
+    for plugin in installed():
+        package = re.split(r"[.:]", plugin.target)[0]
+        spec = find_spec(package) if plugin.state == "ready" else None
+        for place in (spec.submodule_search_locations if spec is not None else None) or ():
+            if (folder := Path(place, name)).is_dir():
+                found.append((plugin.name, folder))
+    return found
 
 
 def load(group: str = GROUP, project: str = "lucid", specs: type = _Specs) -> pluggy.PluginManager:
@@ -165,7 +180,7 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
         manager.register(plugin, name)
         manager.check_pending()
         if not manager.get_hookcallers(plugin):
-            raise ValueError("it implements no hook; mark one with lucid_core.plugins.hookimpl")
+            raise ValueError(f"it implements no hook; mark one with pluggy.HookimplMarker({manager.project_name!r})")
     except Exception:
         # A plugin that fails validation half-way would keep the hooks that were seen before.
         if manager.has_plugin(name):

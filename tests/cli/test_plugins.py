@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +173,20 @@ def test_the_list_says_what_is_disabled_or_gone(install: Callable[..., None], mo
     monkeypatch.setattr(plugins, "find_spec", lambda name: None if name == "some_gone" else object())
     states = {item.name: item.state for item in plugins.installed()}
     assert states == {"a": "disabled", "gone": "broken: no module named 'some_gone'", "json": "ready"}
+
+
+def test_folders_of_a_name_are_found_without_an_import(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "some_warp" / "configs").mkdir(parents=True)
+    (tmp_path / "some_warp" / "__init__.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(tmp_path)
+    install("warp")
+    install("gone")
+    assert plugins.folders("configs") == [("warp", tmp_path / "some_warp" / "configs")]
+    assert plugins.folders("recipes") == []
+    monkeypatch.setenv("LUCID_DISABLE_PLUGINS", "warp")
+    assert plugins.folders("configs") == []
 
 
 class Base:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 
 import pytest
 
 import lucid_core.cli
+from lucid_core import advice
 from lucid_core.cli import main
 
 from . import standin
@@ -34,9 +36,13 @@ Refused = Callable[..., str]
         ("fit --model.class_names [a]", "model.class_names cannot be set: it comes from data.class_names"),
         ("fit --trainer.callbacks+=Timr", "no callback is called 'Timr'; did you mean 'Timer'?"),
         ("fit --trainer.callbacks+=Xyzzy", "no callback is called 'Xyzzy'. Bare names work"),
+        ("fit --trainer.callbacks+=Recorder --trainer.callbacks.volume=1", "no option 'volume'; there are gain, mode"),
         ("fit --trainer.callbacks.help=EarlyStoping", "did you mean 'EarlyStopping'?"),
         ("fit --trainer.callbacks+=lightning.pytorch.callbacks.Tiner", "did you mean 'Timer'?"),
-        ("fit --trainer.callbacks+=no_such_package.Replay", "No module named 'no_such_package'"),
+        (
+            "fit --trainer.callbacks+=no_such_package.Replay",
+            "No module named 'no_such_package' (install the package that brings 'no_such_package')",
+        ),
         ("fit --trainer.callbacks+=torch.nn.Linear", "does not correspond to a subclass of Callback"),
         (
             "fit --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x",
@@ -80,6 +86,49 @@ def test_a_command_line_is_refused_in_one_line(refused: Refused, line: str, answ
 def test_a_configuration_is_refused_in_one_line(refused: Refused, tmp_path: Path, text: str, answer: str) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     assert answer in refused("fit --config mine.yaml")
+
+
+@pytest.fixture
+def extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that this distribution has an extra which is a package of its own, and one which is not."""
+    ours = Message()
+    ours["Provides-Extra"] = "lucid-warp"
+    ours["Provides-Extra"] = "test"
+    ours["Requires-Dist"] = 'lucid-warp==1.0; extra == "lucid-warp"'
+    ours["Requires-Dist"] = 'pytest>=8; extra == "test"'
+    monkeypatch.setattr(advice, "metadata", lambda name: ours)
+
+
+INSTALL = """(not installed: lucid-warp; pip install "lucid-core[lucid-warp]" brings it)"""
+
+
+@pytest.mark.usefixtures("extra")
+@pytest.mark.parametrize(
+    ("entry", "answer"),
+    [
+        ("WarpReplay", "no callback is called 'WarpReplay'. Bare names work"),
+        ("{class_path: WarpReplay}", "no callback is called 'WarpReplay'. Bare names work"),
+        ("lucid_warp.WarpReplay", "No module named 'lucid_warp'"),
+        ("{class_path: lucid_warp.WarpReplay, init_args: {k: 3}}", "No module named 'lucid_warp'"),
+    ],
+)
+def test_a_class_of_an_extra_that_is_not_installed_says_what_to_install(
+    refused: Refused, tmp_path: Path, entry: str, answer: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(f"trainer: {{callbacks: [{entry}]}}")
+    line = refused("fit --config mine.yaml")
+    assert answer in line
+    assert line.endswith(f"{INSTALL}\n")
+
+
+@pytest.mark.usefixtures("extra")
+def test_so_does_a_configuration_of_one(refused: Refused) -> None:
+    assert refused("fit --config warp/fast").endswith(f"{INSTALL}\n")
+
+
+@pytest.mark.usefixtures("extra")
+def test_a_module_that_is_missing_elsewhere_does_not_name_the_extra(refused: Refused) -> None:
+    assert "lucid-warp" not in refused("fit --trainer.callbacks+=no_such_package.Replay")
 
 
 def test_a_wrong_setting_is_named_in_full_with_print_config_too(refused: Refused, tmp_path: Path) -> None:
