@@ -168,9 +168,11 @@ def _wrong_class(parser: Any, key: str, message: str) -> str | None:
     if inner := _first(r'key "([^"]+)"', problem):
         return _wrong_value(parser, f"{short}.{inner}", problem)
     if attribute := _first(r"has no attribute '([^']+)'", problem):
-        module = path.rpartition(".")[0]
-        classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
-        return f"{module} has no class {attribute!r}{_nearest(attribute, [name for name, _ in classes])}"
+        module = importlib.import_module(path.rpartition(".")[0])
+        # A package that imports lazily says in __all__ what it has.
+        names = [name for name, _ in inspect.getmembers(module, inspect.isclass)]
+        nearest = _nearest(attribute, [*names, *getattr(module, "__all__", ())])
+        return f"{module.__name__} has no class {attribute!r}{nearest}"
     absent = _first(r"^No module named '(\w+)", problem)
     return f"{path} cannot be imported: {problem}{not_installed(absent) if absent else ''}"
 

@@ -92,24 +92,24 @@ def test_a_configuration_is_refused_in_one_line(refused: Refused, tmp_path: Path
 def extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that this distribution has an extra which is a package of its own, and one which is not."""
     ours = Message()
-    ours["Provides-Extra"] = "lucid-warp"
+    ours["Provides-Extra"] = "lucid-absent"
     ours["Provides-Extra"] = "test"
-    ours["Requires-Dist"] = 'lucid-warp==1.0; extra == "lucid-warp"'
+    ours["Requires-Dist"] = 'lucid-absent==1.0; extra == "lucid-absent"'
     ours["Requires-Dist"] = 'pytest>=8; extra == "test"'
     monkeypatch.setattr(advice, "metadata", lambda name: ours)
 
 
-INSTALL = """(not installed: lucid-warp; pip install "lucid-core[lucid-warp]" brings it)"""
+INSTALL = """(not installed: lucid-absent; pip install "lucid-core[lucid-absent]" brings it)"""
 
 
 @pytest.mark.usefixtures("extra")
 @pytest.mark.parametrize(
     ("entry", "answer"),
     [
-        ("WarpReplay", "no callback is called 'WarpReplay'. Bare names work"),
-        ("{class_path: WarpReplay}", "no callback is called 'WarpReplay'. Bare names work"),
-        ("lucid_warp.WarpReplay", "No module named 'lucid_warp'"),
-        ("{class_path: lucid_warp.WarpReplay, init_args: {k: 3}}", "No module named 'lucid_warp'"),
+        ("AbsentReplay", "no callback is called 'AbsentReplay'. Bare names work"),
+        ("{class_path: AbsentReplay}", "no callback is called 'AbsentReplay'. Bare names work"),
+        ("lucid_absent.AbsentReplay", "No module named 'lucid_absent'"),
+        ("{class_path: lucid_absent.AbsentReplay, init_args: {k: 3}}", "No module named 'lucid_absent'"),
     ],
 )
 def test_a_class_of_an_extra_that_is_not_installed_says_what_to_install(
@@ -123,12 +123,12 @@ def test_a_class_of_an_extra_that_is_not_installed_says_what_to_install(
 
 @pytest.mark.usefixtures("extra")
 def test_so_does_a_configuration_of_one(refused: Refused) -> None:
-    assert refused("fit --config warp/fast").endswith(f"{INSTALL}\n")
+    assert refused("fit --config absent/fast").endswith(f"{INSTALL}\n")
 
 
 @pytest.mark.usefixtures("extra")
 def test_a_module_that_is_missing_elsewhere_does_not_name_the_extra(refused: Refused) -> None:
-    assert "lucid-warp" not in refused("fit --trainer.callbacks+=no_such_package.Replay")
+    assert "lucid-absent" not in refused("fit --trainer.callbacks+=no_such_package.Replay")
 
 
 def test_a_wrong_setting_is_named_in_full_with_print_config_too(refused: Refused, tmp_path: Path) -> None:

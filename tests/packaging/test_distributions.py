@@ -54,9 +54,19 @@ def own_files(wheel: zipfile.ZipFile) -> set[str]:
     return {name for name in wheel.namelist() if ".dist-info/" not in name}
 
 
+@pytest.fixture(scope="module")
+def core(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(checkout, tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="module")
+def accel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(checkout / "src" / "lucid_accel", tmp_path_factory.mktemp("accel"))
+
+
 @pytest.mark.slow
-def test_the_core_wheel_holds_core_alone(checkout: Path, tmp_path: Path) -> None:
-    wheel = build(checkout, tmp_path)
+def test_the_core_wheel_holds_core_alone(core: zipfile.ZipFile) -> None:
+    wheel = core
     files = own_files(wheel)
     assert {name.partition("/")[0] for name in files} == {"lucid_core"}
     expected = {str(path.relative_to(REPOSITORY / "src")) for path in (REPOSITORY / "src/lucid_core").rglob("*.py")}
@@ -74,11 +84,47 @@ def test_the_core_wheel_holds_core_alone(checkout: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_accel_wheel_holds_accel_alone(checkout: Path, tmp_path: Path) -> None:
-    wheel = build(checkout / "src" / "lucid_accel", tmp_path)
+def test_the_accel_wheel_holds_accel_alone(accel: zipfile.ZipFile) -> None:
     package = REPOSITORY / "src/lucid_accel"
-    assert own_files(wheel) == {f"lucid_accel/{path.relative_to(package)}" for path in package.rglob("*.py")}
-    assert metadata(wheel).get_all("Requires-Dist", [])[0] == "lucid-core<0.2,>=0.1"
+    kept = [*package.rglob("*.py"), *package.glob("configs/*.yaml"), package / "py.typed"]
+    built = [path for path in kept if "build" not in path.relative_to(package).parts]
+    assert own_files(accel) == {f"lucid_accel/{path.relative_to(package)}" for path in built}
+    data = metadata(accel)
+    assert data.get_all("Requires-Dist", []) == [
+        "lucid-core<0.2,>=0.1",
+        'triton>=3.5; sys_platform == "linux" and extra == "triton"',
+    ]
+    assert data.get_all("Provides-Extra", []) == ["triton"]
+
+
+@pytest.mark.slow
+def test_both_wheels_installed_elsewhere_work_together_and_core_alone(
+    core: zipfile.ZipFile, accel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    for wheels in ([core], [core, accel]):
+        site = tmp_path / f"site of {len(wheels)}"
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(site)]
+        done = subprocess.run([*command, *(str(wheel.filename) for wheel in wheels)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    alone, both = tmp_path / "site of 1", tmp_path / "site of 2"
+    assert not (alone / "lucid_accel").exists()
+
+    def call(site: Path, script: str, *argv: str) -> str:
+        variables = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([site / "bin" / script, *argv], capture_output=True, text=True, env=variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "accel  lucid-accel" in call(both, "lucid", "plugins")
+    listed = call(both, "lucid-accel", "list")
+    assert re.findall(r"^(\w+) +lucid-accel 0", listed, re.MULTILINE) == ["LossReplay", "NetworkReplay"]
+
+
+def test_every_package_of_accel_is_listed_for_its_wheel() -> None:
+    package = REPOSITORY / "src/lucid_accel"
+    listed = tomllib.loads((package / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = [path.parent.relative_to(package.parent) for path in package.rglob("__init__.py")]
+    assert sorted(listed) == sorted(".".join(path.parts) for path in found if "build" not in path.parts)
 
 
 def test_each_version_stands_in_one_place_and_the_pin_equals_both() -> None:
