@@ -9,7 +9,8 @@ A plugin is an entry point of the group ``lucid_accel.plugins`` that leads to a 
     def lucid_seams(module):
         return {"step.network": module.body} if isinstance(module, MyClassifier) else None
 
-Plugins are read when the first acceleration of a run is set up. ``LUCID_DISABLE_PLUGINS`` keeps them out by name.
+Plugins are read when the first acceleration of a process is set up. ``LUCID_DISABLE_PLUGINS`` keeps them out by name.
+One that fails is named in one warning and left out.
 """
 
 from __future__ import annotations
@@ -35,5 +36,6 @@ class Specs:
         """Say which submodules of ``module``, a LightningModule, are seams, by path; ``None`` for no opinion.
 
         The submodule's ``forward`` is the seam: device work only, called in the training step, with tensors in and out
-        in any tree of lists, tuples and dictionaries. Paths are keys of :data:`lucid_core.seams.SEAMS`.
+        in any tree of lists, tuples, dictionaries and plain values. Paths are keys of
+        :data:`lucid_core.seams.SEAMS`. Two plugins that offer different submodules for one path are an error.
         """

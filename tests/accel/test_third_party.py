@@ -1,0 +1,210 @@
+"""A stranger's package, installed by pip, and the tutorial that goes through it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pluggy
+import pytest
+import yaml
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from lucid_accel import adapters
+from lucid_accel.hookspecs import PROJECT, Specs, hookimpl
+from lucid_core.plugins import PluginWarning
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "tests" / "plugins" / "lucid-example"
+TUTORIAL = REPOSITORY / "docs" / "writing-an-acceleration.md"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, installed into a folder of its own."""
+    # Builds litter: from a copy.
+    source, target = tmp_path_factory.mktemp("source") / "lucid-example", tmp_path_factory.mktemp("site")
+    shutil.copytree(PACKAGE, source, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target"]
+    done = subprocess.run([*command, str(target), str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def python(site: Path, *argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(REPOSITORY / "src"), str(site)])
+    variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    variables.pop("LUCID_DISABLE_PLUGINS", None)
+    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, env=variables, cwd=cwd)
+
+
+def test_the_package_is_listed(site: Path) -> None:
+    listed = python(site, "-m", "lucid_core", "plugins").stdout
+    assert "example  lucid-example 0.1.0  (lucid_example.components)  ready\n" in listed
+
+
+def test_only_the_package_itself_is_installed(site: Path) -> None:
+    installed = {str(path.relative_to(site)) for path in site.rglob("*.py")}
+    assert installed == {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "lucid_example").glob("*.py")}
+
+
+@pytest.mark.slow
+def test_its_own_tests_pass_where_it_is_installed(site: Path, tmp_path: Path) -> None:
+    shutil.copy(PACKAGE / "tests" / "test_accelerations.py", tmp_path)
+    done = python(site, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
+    assert re.search(r"^1\d passed", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.slow
+def test_its_classes_go_by_their_bare_names_in_lucid_fit(site: Path, tmp_path: Path) -> None:
+    words = """--trainer.callbacks+=ScheduledCollection --trainer.callbacks.every=7 --trainer.callbacks+=CriterionReplay
+        --trainer.callbacks.strict=true --trainer.plugins+=PerTensorClip --print_config"""
+    done = python(site, "-m", "lucid_core", "fit", *words.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    trainer = yaml.safe_load(done.stdout)["trainer"]
+    collection, criterion = trainer["callbacks"]
+    assert collection["class_path"] == "lucid_example.collection.ScheduledCollection"
+    assert collection["init_args"] == {"every": 7, "strict": False}
+    assert criterion["class_path"] == "lucid_example.criterion.CriterionReplay"
+    assert criterion["init_args"]["strict"] is True
+    assert [plugin["class_path"] for plugin in trainer["plugins"]] == ["lucid_example.precision.PerTensorClip"]
+    assert "warning" not in done.stderr
+
+
+FIT = """
+import sys
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, TensorDataset
+
+from lucid_accel.testing import cpu_engine
+from lucid_core.cli import run
+from lucid_example.classifier import Classifier
+
+
+class Noise(LightningDataModule):
+    class_names = ["cat", "dog"]
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.rand(32, 3, 8, 8), torch.arange(32) % 2), batch_size=4)
+
+
+with cpu_engine():
+    trainer = run(sys.argv[1:], Classifier, Noise).trainer
+(optimizer,) = trainer.optimizers
+print(type(optimizer).__name__, optimizer.param_groups[0]["momentum"], type(trainer.precision_plugin).__name__)
+for callback in trainer.callbacks[:3]:
+    print(callback.name, callback.state, callback.tally.replayed)
+"""
+
+
+@pytest.mark.slow
+def test_one_command_line_trains_the_classifier_with_all_of_it(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "fit.py").write_text(FIT)
+    (tmp_path / "empty.yaml").write_text("")
+    words = """fit --config empty.yaml --trainer.callbacks+=ScheduledCollection --trainer.callbacks+=CriterionReplay
+        --trainer.callbacks+=lucid_accel.NetworkReplay --trainer.plugins+=PerTensorClip
+        --model.optimizer=CentredSGD --model.optimizer.momentum=0.9 --trainer.accelerator=cpu --trainer.max_epochs=2
+        --trainer.enable_checkpointing=false --trainer.enable_progress_bar=false"""
+    done = python(site, "fit.py", *words.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-4:] == [
+        "CentredSGD 0.9 PerTensorClip",
+        "ScheduledCollection armed 16",
+        "CriterionReplay recorded 12",
+        "NetworkReplay recorded 12",
+    ]
+
+
+# Adapters
+
+
+class Stranger(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 2)
+
+
+class Adapter:
+    """A plugin that answers what it is given."""
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.answer = answer
+
+    @hookimpl
+    def lucid_seams(self, module: Any) -> Any:
+        return self.answer(module)
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Pretend that these adapters are installed, and no others."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Specs)
+    monkeypatch.setattr(adapters, "_manager", lambda: manager)
+
+    def add(**answers: Callable[[Any], Any]) -> None:
+        for name, answer in answers.items():
+            manager.register(Adapter(answer), name)
+
+    yield add
+
+
+def test_an_adapter_says_where_a_seam_is(install: Callable[..., None]) -> None:
+    install(a=lambda module: None, b=lambda module: {"step.network": module.two})
+    module = Stranger()
+    assert adapters.find(module, "step.network") is module.two
+    assert adapters.find(module, "step.objective") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda module: {"step.network": module.three}, "AttributeError: .* 'three'"),
+        (lambda module: {"step.netwrk": module.one}, "no seam is called 'step.netwrk'; seams are .*step.network"),
+        (lambda module: {"step.network": nn.Linear(1, 1)}, "step.network must be a submodule of Stranger, got Linear"),
+        (lambda module: {"step.network": module}, "step.network must be a submodule of Stranger, got Stranger"),
+        (lambda module: [module.one], "must return a dictionary or None, got list"),
+    ],
+)
+def test_a_broken_adapter_is_named_once_and_the_others_work(
+    install: Callable[..., None], answer: Callable[[Any], Any], why: str
+) -> None:
+    install(broken=answer, sound=lambda module: {"step.network": module.two})
+    module = Stranger()
+    with pytest.warns(PluginWarning, match=f"lucid plugin broken skipped: its hook lucid_seams failed: .*{why}"):
+        assert adapters.find(module, "step.network") is module.two
+    assert adapters.find(module, "step.network") is module.two
+
+
+def test_adapters_that_contradict_each_other_are_named(install: Callable[..., None]) -> None:
+    install(a=lambda module: {"step.network": module.one}, b=lambda module: {"step.network": module.two})
+    with pytest.raises(ValueError, match=r"the plugins a, b offer different submodules of Stranger"):
+        adapters.find(Stranger(), "step.network")
+
+
+# The tutorial
+
+
+def test_the_tutorial_shows_the_package_as_it_is() -> None:
+    sources = {path: path.read_text() for path in PACKAGE.rglob("*") if path.suffix in (".py", ".toml")}
+    blocks = re.findall(r"^```(?:python|toml)\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 8
+    assert not [block for block in blocks if not any(block in text for text in sources.values())]
+
+
+def test_the_tutorial_leaves_no_class_of_the_package_out() -> None:
+    text = TUTORIAL.read_text()
+    names = re.findall(
+        r"^class (\w+)", "".join(p.read_text() for p in PACKAGE.glob("lucid_example/*.py")), re.MULTILINE
+    )
+    assert names
+    assert not [name for name in names if name not in text]
