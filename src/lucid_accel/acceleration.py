@@ -27,6 +27,9 @@ Undo = Callable[[], None]
 
 _log = logging.getLogger(__name__)
 
+#: What a Trainer sets on every callback: methods of the module, which a copy would copy too.
+_OF_TRAINER = frozenset({"log", "log_dict"})
+
 
 class AccelerationWarning(UserWarning):
     """An acceleration that was asked for does nothing, or stopped."""
@@ -53,6 +56,7 @@ class _Fit:
     state: State = State.OFF
     said: str = ""
     batch: int = -1
+    called_now: bool = False
     replayed_now: bool = False
     reported: bool = False
     tally: Tally = field(default_factory=Tally)
@@ -131,13 +135,14 @@ class Acceleration(Callback, ABC):
         return self._fit.said
 
     def native(self, reason: Reason) -> None:
-        """Count a native call."""
+        """Count a native call, under one of a closed list of reasons."""
         self._fit.tally.count(reason, self._fit.batch)
+        self._fit.called_now = True
 
     def replayed(self) -> None:
         """Count a call that was not native."""
         self._fit.tally.replayed += 1
-        self._fit.replayed_now = True
+        self._fit.called_now = self._fit.replayed_now = True
 
     def recorded(self, reserved: int = 0) -> None:
         """Note that something was recorded, for which the device reserved ``reserved`` bytes more."""
@@ -167,9 +172,8 @@ class Acceleration(Callback, ABC):
             self._fit.state = State.RETIRED
             self._release()
             failed = reason is Reason.CAPTURE_FAILED and self.on_failure == "raise"
-            self._say(
-                f"retired at batch {self._fit.batch} ({reason}), training goes on without it: {why}", failed, cause
-            )
+            text = f"retired at batch {self._fit.batch} ({reason}), training goes on without it: {why}"
+            self._say(text, failed, cause)
 
     # Lightning's hooks
 
@@ -201,10 +205,13 @@ class Acceleration(Callback, ABC):
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Count."""
         self._fit.batch += 1
-        self._fit.replayed_now = False
+        self._fit.called_now = self._fit.replayed_now = False
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Let the first acceleration of the run take the time for all."""
+        """Count a step after retirement; the first acceleration of the run takes the time for all."""
+        if self._fit.state is State.RETIRED and not self._fit.called_now:
+            # The seam was given back, so nobody tells of its calls.
+            self.native(Reason.RETIRED)
         party = _party(trainer)
         if party[0] is self:
             self._fit.clock.step(any(other._fit.replayed_now for other in party))
@@ -228,25 +235,24 @@ class Acceleration(Callback, ABC):
             self._release()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fit": _Fit()}
+        return {**{name: x for name, x in vars(self).items() if name not in _OF_TRAINER}, "_fit": _Fit()}
 
     def _ask(self, site: Site) -> bool:
         cause: Exception | None = None
         try:
-            answer = self.eligible(site)
-            if answer.ok:
+            if (answer := self.eligible(site)).ok:
                 return True
-            text = f"off, training goes on without it: {answer}"
+            why = str(answer)
         except Exception as error:
-            cause = error
-            text = f"off, training goes on without it: its question failed with {type(error).__name__}: {error}"
+            why, cause = f"its question failed with {type(error).__name__}: {error}", error
         self._release()
         self._fit.state = State.INELIGIBLE
-        self._say(text, cause is not None and self.on_failure == "raise", cause)
+        failed = cause is not None and self.on_failure == "raise"
+        self._say(f"off, training goes on without it: {why}", failed, cause)
         return False
 
     def _say(self, text: str, fatal: bool, cause: Exception | None) -> None:
-        """Warn, or raise, once; whatever has to be put in order was before."""
+        """Warn, or raise; whatever has to be put in order was before."""
         self._fit.said = text
         if self.strict or fatal:
             raise AccelerationError(f"{self.name} is {text}") from cause
@@ -281,15 +287,12 @@ class Acceleration(Callback, ABC):
             _log.warning("%s could not be removed cleanly", self.name, exc_info=True)
 
     def _is_second(self, trainer: pl.Trainer) -> bool:
-        for other in _party(trainer):
-            if other is self:
-                return False
-            if type(other) is type(self) and self._options() == other._options():
-                return True
-        return False
+        party = _party(trainer)
+        earlier = party[: party.index(self)] if self in party else []
+        return any(type(other) is type(self) and other._options() == self._options() for other in earlier)
 
     def _options(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: x for name, x in vars(self).items() if name not in _OF_TRAINER and not name.startswith("_")}
 
 
 def _party(trainer: pl.Trainer) -> list[Acceleration]:
