@@ -319,8 +319,12 @@ def keep(part: Any) -> None:
     part.last = torch.ones(1)
 
 
-def add(part: Any) -> None:
+def make(part: Any) -> None:
     vars(part).setdefault("new", 1)
+
+
+def add(part: Any) -> None:
+    setattr(part, f"new_{len(vars(part))}", 1)
 
 
 @pytest.mark.parametrize("act", [count, append, count_inside, keep])
@@ -328,7 +332,11 @@ def test_state_that_python_keeps_in_the_part_retires_the_recording(act: Callable
     assert "attribute" in retired(host(lambda: Watched(act)), "attribute").verdict
 
 
-def test_an_attribute_that_appears_in_the_first_call_retires_the_recording() -> None:
+def test_what_a_forward_makes_at_its_first_call_and_keeps_is_no_change() -> None:
+    accelerated(host(lambda: Watched(make)))
+
+
+def test_an_attribute_that_appears_later_retires_the_recording() -> None:
     retired(host(lambda: Watched(add)), "an attribute came or went")
 
 

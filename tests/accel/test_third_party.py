@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,9 @@ def test_a_broken_adapter_is_named_once_and_the_others_work(
     module = Stranger()
     with pytest.warns(PluginWarning, match=f"lucid plugin broken skipped: its hook lucid_seams failed: .*{why}"):
         assert adapters.find(module, "step.network") is module.two
-    assert adapters.find(module, "step.network") is module.two
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert adapters.find(module, "step.network") is module.two
 
 
 def test_adapters_that_contradict_each_other_are_named(install: Callable[..., None]) -> None:
