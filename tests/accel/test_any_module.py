@@ -278,8 +278,17 @@ class Checkpointed(nn.Module):
         return checkpoint(self.body, x, use_reentrant=False)
 
 
+class Reentrant(Checkpointed):
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.body, x.requires_grad_(), use_reentrant=True)
+
+
 def test_gradient_checkpointing_may_be_inside() -> None:
     accelerated(host(Checkpointed))
+
+
+def test_reentrant_checkpointing_retires_the_recording() -> None:
+    retired(host(Reentrant), "could not be recorded|cannot be recorded")
 
 
 # What a recording would freeze
@@ -441,13 +450,33 @@ def test_a_copy_made_during_the_fit_keeps_nothing_of_the_recording_alive() -> No
 # What the module does not have
 
 
-@pytest.mark.parametrize("name", ["model.bakbone", "backbone", ""])
-def test_a_name_that_does_not_exist_is_refused_with_those_that_do(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("model.bakbone", "model.backbone, model.head"),
+        ("model.backbone.7.weight", "model.backbone.0, model.backbone.1, model.backbone.2"),
+        ("backbone", "model"),
+        ("", "model"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused_with_those_that_do(name: str, there: str) -> None:
     replay = NetworkReplay(module=name)
     with cpu_engine(), pytest.warns(AccelerationWarning, match="model") as warned:
         run(host(plain), batches, [replay])
     assert len([item for item in warned if item.category is AccelerationWarning]) == 1
-    assert repr(name) in replay.verdict
+    assert f"it needs a submodule {name!r}" in replay.verdict
+    assert replay.verdict.endswith(f"such as {there}")
+
+
+def test_a_part_may_go_by_any_of_its_names() -> None:
+    def module() -> Host:
+        made = host(plain)()
+        made.alias = made.model.backbone
+        return made
+
+    replay = NetworkReplay(module="alias", strict=True)
+    with cpu_engine():
+        assert_parity(module, batches, [replay])
 
 
 def test_without_a_name_the_answer_says_how_to_give_one() -> None:

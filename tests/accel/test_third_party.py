@@ -21,6 +21,7 @@ from torch import nn
 from lucid_accel import adapters
 from lucid_accel.hookspecs import PROJECT, Specs, hookimpl
 from lucid_core.plugins import PluginWarning
+from lucid_core.seams import seam
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "tests" / "plugins" / "lucid-example"
@@ -192,6 +193,25 @@ def test_adapters_that_contradict_each_other_are_named(install: Callable[..., No
     install(a=lambda module: {"step.network": module.one}, b=lambda module: {"step.network": module.two})
     with pytest.raises(ValueError, match=r"the plugins a, b offer different submodules of Stranger"):
         adapters.find(Stranger(), "step.network")
+
+
+class Marked(nn.Module):
+    @seam("step.network")
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+class Overriding(Marked):
+    def forward(self, x: Any) -> Any:
+        return x + 1
+
+
+def test_a_seam_that_a_subclass_overrides_is_none(install: Callable[..., None]) -> None:
+    module = Stranger()
+    module.two = Overriding()  # type: ignore[assignment]
+    assert adapters.find(module, "step.network") is None
+    module.one = Marked()  # type: ignore[assignment]
+    assert adapters.find(module, "step.network") is module.one
 
 
 # The tutorial

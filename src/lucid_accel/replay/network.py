@@ -55,12 +55,18 @@ class NetworkReplay(Replay):
         """Return the named submodule, or the one that is the seam."""
         if self.module is None:
             return super().part(site)
-        return dict(site.module.named_modules()).get(self.module) if self.module else None
+        named = dict(site.module.named_modules(remove_duplicate=False))
+        return named.get(self.module) if self.module else None
 
     def without_part(self, site: Site) -> Answer:
         """Say no, with the names there are."""
         kind = type(site.module).__name__
-        names = ", ".join(name for name, _ in site.module.named_children()) or "none"
+        known = dict(site.module.named_modules())
+        place = self.module or ""
+        while place not in known:
+            place = place.rpartition(".")[0]
+        prefix = f"{place}." if place else ""
+        names = ", ".join(prefix + name for name, _ in known[place].named_children()) or "none"
         if self.module is None:
             fix = f"name a submodule with module=; {kind} has {names}"
             return no("it needs the seam step.network", f"{kind} has none", fix)
