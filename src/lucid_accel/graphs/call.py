@@ -7,11 +7,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
+from lucid_accel.graphs.fingerprint import is_plain
+from lucid_accel.graphs.layout import Layout
 from lucid_accel.reasons import Reason
 
-__all__ = ["Call", "Signature"]
+__all__ = ["Call", "Form", "Signature"]
+
+_HOLE = object()
 
 
 class _Row(NamedTuple):
@@ -45,6 +50,19 @@ class Signature(NamedTuple):
         return Reason.SHAPE
 
 
+class Form(NamedTuple):
+    """The arguments of a call without their tensors, so that keeping it keeps none of them alive."""
+
+    leaves: list[Any]
+    spec: TreeSpec
+
+    def fill(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with these tensors."""
+        fresh = iter(tensors)
+        args, kwargs = tree_unflatten([next(fresh) if leaf is _HOLE else leaf for leaf in self.leaves], self.spec)
+        return args, kwargs
+
+
 class Call:
     """One call of a region.
 
@@ -53,45 +71,63 @@ class Call:
         kwargs: Keyword arguments.
         growable: Positions of arguments whose tensors are padded: dimension 1 is a capacity that belongs to no
             signature, and rows of zeros past it are inert.
+        device: Where the region computes; ``None`` for anywhere.
 
     Attributes:
+        form: The arguments without their tensors.
         tensors: The tensors among the arguments.
         signature: What must match.
         rows: The capacity in use, 0 where nothing is growable.
-        aliased: A tensor repeats itself in memory, so that a copy of it has another layout.
+        refusal: Why no recording can serve such a call, if none can. ``scalars``: an argument is neither a tensor nor a
+            plain value, so nobody can tell when it changes. ``dtype``: a tensor is no ordinary one, or not on the
+            device, where a number that a kernel takes from it would be frozen. ``alias``: a tensor repeats itself in
+            memory, so that a copy of it has another layout, or one that requires a gradient comes twice.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], growable: Collection[int] = ()) -> None:
-        self._leaves, self._spec = tree_flatten((args, kwargs))
-        padded = {id(leaf) for position in growable for leaf in tree_leaves(args[position])}
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        growable: Collection[int] = (),
+        device: torch.device | None = None,
+    ) -> None:
+        leaves, spec = tree_flatten((args, kwargs))
+        self.form = Form([_HOLE if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
+        positions = [position for position in growable if position < len(args)]
+        padded = {id(leaf) for position in positions for leaf in tree_leaves(args[position])}
         self.tensors: list[Tensor] = []
         self._grows: list[bool] = []
         self.rows = 0
-        self.aliased = False
+        self.refusal: Reason | None = None
         rows: list[_Row] = []
-        for leaf in self._leaves:
+        for leaf in leaves:
             if not isinstance(leaf, Tensor):
-                rows.append(_Row((repr(leaf),), type(leaf), None, None, False))
+                plain = is_plain(leaf)
+                self.refusal = self.refusal if plain else Reason.SCALARS
+                rows.append(_Row((repr(leaf) if plain else None,), type(leaf), None, None, False))
                 continue
+            ordinary = type(leaf) in (Tensor, Parameter) and leaf.layout is torch.strided
+            if not ordinary or (device is not None and leaf.device.type != device.type):
+                self.refusal = Reason.DTYPE
             shape: tuple[int, ...] = leaf.shape
-            stride: Any = leaf.stride()
-            grows = id(leaf) in padded
+            stride: Any = leaf.stride() if ordinary else type(leaf)
+            grows = id(leaf) in padded and leaf.dim() > 1
+            if ordinary and not leaf.is_contiguous() and _repeats(leaf):
+                self.refusal = Reason.ALIAS
             if grows:
                 self.rows = max(self.rows, shape[1])
                 shape, stride = shape[:1] + shape[2:], leaf.is_contiguous()
-            elif 0 in stride:
-                self.aliased = True
             self.tensors.append(leaf)
             self._grows.append(grows)
             rows.append(_Row(shape, stride, leaf.dtype, leaf.device, leaf.requires_grad))
-        self.signature = Signature(self._spec, tuple(rows), _numerics(self.tensors))
+        trained = [id(x) for x in self.tensors if x.requires_grad]
+        if len(set(trained)) < len(trained):
+            self.refusal = Reason.ALIAS
+        self.signature = Signature(spec, tuple(rows), _numerics(self.tensors[0].device if self.tensors else device))
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with other tensors in the places of these."""
-        fresh = iter(tensors)
-        leaves = [next(fresh) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
-        args, kwargs = tree_unflatten(leaves, self._spec)
-        return args, kwargs
+    def versions(self) -> list[int]:
+        """Return how often each tensor was written."""
+        return [x._version for x in self.tensors if not x.is_inference()]
 
     def padded(self, rows: int) -> list[Tensor]:
         """Return the tensors with room for ``rows`` rows where they are growable."""
@@ -101,14 +137,23 @@ class Call:
         ]
 
 
-def _numerics(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+def _repeats(x: Tensor) -> bool:
+    layout = Layout.of(x)
+    return layout.kept != layout.shape or layout.overlaps()
+
+
+def _numerics(device: torch.device | None) -> tuple[Any, ...]:
     """What decides which kernels run and in which precision, beside the tensors."""
-    device = tensors[0].device.type if tensors else "cpu"
+    kind = "cpu" if device is None else device.type
     return (
-        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+        torch.is_autocast_enabled(kind) and (torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled()),
+        torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.enabled,
         torch.backends.cudnn.deterministic,
         torch.backends.cudnn.benchmark,
         torch.backends.cudnn.allow_tf32,
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._pytree import tree_leaves
 
+from lucid_accel.graphs.fingerprint import fingerprint, is_plain
 from lucid_accel.reasons import Reason
 
 __all__ = ["Certificate", "Change"]
@@ -41,38 +43,47 @@ class Certificate:
         self._names = {id(part): name for name, part in module.named_modules()}
         self._modules = list(module.modules())
         self._small = len(self._modules) <= _SMALL
-        self._child_tables = [part._modules for part in self._modules]
-        self._tensor_tables = [table for part in self._modules for table in (part._parameters, part._buffers)]
+        children: list[dict[str, Any]] = [part._modules for part in self._modules]
+        tensors: list[dict[str, Any]] = [table for x in self._modules for table in (x._parameters, x._buffers)]
+        # Views follow what happens to their tables, and one pass over many is a loop in C. Most tables are empty.
+        self._child_views = [table.values() for table in children if table]
+        self._tensor_views = [table.values() for table in tensors if table]
+        self._empty_children = [table for table in children if not table]
+        self._empty_tensors = [table for table in tensors if not table]
         self._hook_tables = [getattr(part, hook) for part in self._modules for hook in _HOOKS]
-        self._children = _values(self._child_tables)
-        self._held = _values(self._tensor_tables)
+        self._children = _flat(self._child_views)
+        self._held = _flat(self._tensor_views)
         self._tensors = [x for x in self._held if x is not None]
         self._pointers = list(map(_data_ptr, self._tensors))
-        self._layouts = [(x.shape, x.stride(), x.dtype) for x in self._tensors]
+        self._parameters = [x for x in self._tensors if isinstance(x, nn.Parameter)]
+        self._layouts = self._find_layouts()
         self._training = list(map(_training, self._modules))
-        self._trainable = list(map(_requires_grad, self._tensors))
+        self._trainable = list(map(_requires_grad, self._parameters))
         self._spaces = [vars(part) for part in self._modules]
-        self._sizes = list(map(len, self._spaces))
-        self._places = [(space, name) for space in self._spaces for name in space if name not in _INTERNAL]
-        self._settings = [space[name] for space, name in self._places]
+        self._places = self._find_places()
+        self._holders = [space for space, _ in self._places]
+        self._keys = [name for _, name in self._places]
+        self._note_settings()
         self._forwards = self._find_forwards()
         self._prints = [fingerprint(value) for value in self._settings]
 
     def change(self) -> Change | None:
         """Compare what costs little: returns what differs first, ``None`` if nothing does."""
-        children, held = _values(self._child_tables), _values(self._tensor_tables)
-        if not _same(children, self._children):
+        if any(self._empty_children) or not _same(_flat(self._child_views), self._children):
             return Reason.STRUCTURE, "a part of it was exchanged"
-        if not _same(held, self._held) or list(map(_data_ptr, self._tensors)) != self._pointers:
-            return Reason.STORAGE, "a parameter or buffer of it was exchanged or moved"
+        if any(self._empty_tensors) or not _same(_flat(self._tensor_views), self._held):
+            return Reason.STORAGE, "a parameter or buffer of it was exchanged"
+        if list(map(_data_ptr, self._tensors)) != self._pointers:
+            return Reason.STORAGE, "a parameter or buffer of it was moved"
         if any(self._hook_tables) or _has_any_global_hook():  # type: ignore[no-untyped-call]
             return Reason.HOOKS, "a hook was registered, which a replay would not call"
         if list(map(_training, self._modules)) != self._training:
             return Reason.MODE, "a part of it was switched between training and evaluation"
-        if list(map(_requires_grad, self._tensors)) != self._trainable:
+        if list(map(_requires_grad, self._parameters)) != self._trainable:
             return Reason.FREEZE, "the set of trainable parameters changed"
+        # Absent attributes read as None, so that the sizes have to agree too.
         if list(map(len, self._spaces)) != self._sizes or not all(
-            space.get(name, self) is value for (space, name), value in zip(self._places, self._settings, strict=True)
+            map(is_, map(dict.get, self._holders, self._keys), self._settings)
         ):
             return self._changed_setting()
         return self.whole_change() if self._small else None
@@ -81,48 +92,54 @@ class Certificate:
         """Compare everything, also what is inside attributes."""
         if self._find_forwards() != self._forwards:
             return Reason.STRUCTURE, "the forward of a part of it was exchanged"
-        if [(x.shape, x.stride(), x.dtype) for x in self._tensors] != self._layouts:
+        if self._find_layouts() != self._layouts:
             return Reason.STORAGE, "a parameter or buffer of it changed its layout"
-        return self._changed_setting()
+        if any(fingerprint(self._settings[index]) != self._prints[index] for index in self._deep):
+            return self._changed_setting()
+        same = list(map(len, self._spaces)) == self._sizes
+        return None if same and _same(self._values(), self._settings) else self._changed_setting()
+
+    def versions(self) -> list[int]:
+        """Return how often each parameter was written, and each tensor in an attribute; buffers may be written."""
+        loose = tree_leaves([self._settings[index] for index in self._deep])
+        return [x._version for x in [*self._parameters, *loose] if isinstance(x, Tensor) and not x.is_inference()]
 
     def _changed_setting(self) -> Change | None:
         """Tell the first attribute whose value differs; one that was merely set again to the same value does not."""
-        places = [(space, name) for space in self._spaces for name in space if name not in _INTERNAL]
-        prints = [fingerprint(space[name]) for space, name in places]
+        places = self._find_places()
         if [(id(space), name) for space, name in places] != [(id(space), name) for space, name in self._places]:
             return Reason.SCALARS, "an attribute came or went"
-        for (space, name), old, new in zip(places, self._prints, prints, strict=True):
-            if old != new:
+        for (space, name), old in zip(places, self._prints, strict=True):
+            if old != fingerprint(space[name]):
                 owner = next(part for part in self._modules if vars(part) is space)
                 where = self._names[id(owner)]
                 return Reason.SCALARS, f"the attribute {f'{where}.{name}' if where else name} changed"
-        self._sizes = list(map(len, self._spaces))
-        self._settings = [space[name] for space, name in self._places]
+        self._note_settings()
         return None
 
+    def _note_settings(self) -> None:
+        self._sizes = list(map(len, self._spaces))
+        self._settings = self._values()
+        self._deep = [index for index, value in enumerate(self._settings) if not is_plain(value)]
+
+    def _values(self) -> list[Any]:
+        return list(map(dict.get, self._holders, self._keys))
+
+    def _find_places(self) -> list[tuple[dict[str, Any], str]]:
+        return [(space, name) for space in self._spaces for name in space if name not in _INTERNAL]
+
+    def _find_layouts(self) -> list[Any]:
+        return [(x.shape, x.stride(), x.dtype, x.requires_grad) for x in self._tensors]
+
     def _find_forwards(self) -> list[Any]:
-        return [(type(part).forward, vars(part).get("forward")) for part in self._modules[1:]]
+        # That of the part itself may be the one that routes to the recording.
+        return [
+            (type(part).forward, part is not self._modules[0] and vars(part).get("forward")) for part in self._modules
+        ]
 
 
-def fingerprint(value: Any, depth: int = 4) -> Any:
-    """Return something that compares unequal when the plain values in ``value`` differ, in type or in a bit."""
-    if value is None or isinstance(value, bool | int | str | bytes | torch.dtype | torch.device):
-        return type(value), value
-    if isinstance(value, float | complex):
-        return type(value), repr(value)
-    if isinstance(value, Tensor):
-        return id(value), value.data_ptr()
-    if depth == 0 or isinstance(value, nn.Module | type):
-        return id(value)
-    if isinstance(value, dict):
-        return type(value), [(fingerprint(k, depth - 1), fingerprint(v, depth - 1)) for k, v in value.items()]
-    if isinstance(value, list | tuple | set | frozenset):
-        return type(value), [fingerprint(item, depth - 1) for item in value]
-    return id(value), fingerprint(getattr(value, "__dict__", None), depth - 1)
-
-
-def _values(tables: list[dict[str, Any]]) -> list[Any]:
-    return list(chain.from_iterable(table.values() for table in tables))
+def _flat(views: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(chain.from_iterable(views))
 
 
 def _same(now: list[Any], then: list[Any]) -> bool:

@@ -21,6 +21,9 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
         return a is b
     if Layout.of(a) != Layout.of(b):
         return False
+    a, b = (
+        torch.view_as_real(x) if x.is_complex() else x for x in (a.detach().resolve_conj(), b.detach().resolve_conj())
+    )
     if a.is_floating_point():
-        a, b = (x.detach().view(_INTEGERS[x.element_size()]) for x in (a, b))
+        a, b = (x.view(_INTEGERS[x.element_size()]) for x in (a, b))
     return torch.equal(a, b)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from lucid_accel.graphs.border import Border
 from lucid_accel.graphs.call import Call, Signature
+from lucid_accel.graphs.fingerprint import fingerprint, is_plain
 from lucid_accel.graphs.layout import Layout
-from lucid_accel.graphs.recording import Function, Recording, aliases
+from lucid_accel.graphs.recording import Function, OtherResult, Recording, aliases
 from lucid_accel.reasons import Reason
 
 __all__ = ["Entry"]
 
 #: Replays after which a recording is proven once more.
 SECOND_PROOF = 100
+
+
+class _Shape(NamedTuple):
+    """A result without its tensors: for each leaf the place among the tensors, or what its plain value is like."""
+
+    spec: TreeSpec
+    leaves: list[Any]
 
 
 class Entry:
@@ -32,6 +42,7 @@ class Entry:
         grown: How often the recording was replaced by one of larger capacity.
         replays: Replays of the recording.
         proofs: How often the recording was proven.
+        fault: What was seen that no recording can do, if anything was.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -44,56 +55,100 @@ class Entry:
         self.proofs = 0
         self.refused: Reason | None = None
         self.recording: Recording | None = None
-        self._constants: list[tuple[Any] | None] = []
-        self._spec: TreeSpec | None = None
+        self._shape: _Shape | None = None
+        self._constants: list[Any] = []
         self._layouts: list[Layout | None] = []
         self._grads: list[bool] = []
+        self._border: Border | None = None
+        self.fault: str | None = None
 
     def proof_due(self) -> bool:
         """Whether this call should prove the recording: the first one, and one more after many replays."""
         return self.proofs == 0 or (self.proofs == 1 and self.replays >= SECOND_PROOF)
 
-    def watch(self, result: Any) -> Any:
-        """Note the structure of a native result, and the gradients that will reach it; return it, aliased."""
-        leaves, self._spec = tree_flatten(result)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    def watch(self, result: Any, wanted: Mapping[Any, Tensor]) -> Any:
+        """Note the structure of a native result, and the gradients that will reach it and leave; return it, aliased.
+
+        Args:
+            result: What the region returned.
+            wanted: Its inputs and parameters that require gradients, by any key.
+        """
+        self.close()
+        self.fault = _odd_leaf(result)
+        if self.fault is not None:
+            return result
+        tensors, self._shape, self._constants = _split(result)
         self._layouts = [None] * len(tensors)
         self._grads = [x.requires_grad for x in tensors]
-        self._constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         outputs = aliases(tensors)
         for index, x in enumerate(outputs):
             if x.requires_grad:
-                x.register_hook(_noting(self._layouts, index))  # type: ignore[no-untyped-call]
+                x.register_hook(self._noting(index, self._layouts))  # type: ignore[no-untyped-call]
+        self._border = Border(outputs, wanted)
         return self.rebuild(outputs)
+
+    def end_watch(self) -> None:
+        """Stop watching, and judge what was seen. May be called twice."""
+        border = self._border
+        self.close()
+        if border is not None and (key := border.mixed()) is not None:
+            name = f"input {key}" if isinstance(key, int) else key
+            self.fault = f"the gradient of {name}, to which others add between its several uses, has another order"
+
+    def close(self) -> None:
+        """Stop watching. May be called twice; looks at no value."""
+        if self._border is not None:
+            self._border.end()
+            self._border = None
 
     @property
     def cotangents(self) -> list[Layout | None] | None:
         """Layouts of the gradients of the results; ``None`` until a backward was seen."""
-        unknown = self._spec is None or (any(self._grads) and all(layout is None for layout in self._layouts))
+        unknown = self._shape is None or (any(self._grads) and all(layout is None for layout in self._layouts))
         return None if unknown else self._layouts
 
     def function(self, call: Call, native: Callable[..., Any]) -> Function:
-        """Return the region as tensors in, tensors out."""
+        """Return the region as tensors in, tensors out. It raises :class:`OtherResult`; it keeps no tensor."""
+        form, shape = call.form, self._shape
 
         def run(tensors: Sequence[Tensor]) -> list[Tensor]:
-            args, kwargs = call.with_tensors(tensors)
-            leaves, spec = tree_flatten(native(*args, **kwargs))
-            if spec != self._spec:
-                raise RuntimeError("it returned another structure than before")
-            return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            args, kwargs = form.fill(tensors)
+            outputs, seen, _ = _split(result := native(*args, **kwargs))
+            if seen != shape:
+                raise OtherResult(result)
+            return outputs
 
         return run
 
     def rebuild(self, outputs: Sequence[Tensor]) -> Any:
         """Return the result that these tensors are the leaves of."""
-        assert self._spec is not None
-        tensors = iter(outputs)
-        leaves = [next(tensors) if constant is None else constant[0] for constant in self._constants]
-        return tree_unflatten(leaves, self._spec)
+        assert self._shape is not None
+        pairs = zip(self._shape.leaves, self._constants, strict=True)
+        return tree_unflatten([outputs[x] if isinstance(x, int) else value for x, value in pairs], self._shape.spec)
+
+    def _noting(self, index: int, layouts: list[Layout | None]) -> Callable[[Tensor], None]:
+        def note(gradient: Tensor) -> None:
+            if layouts[index] is not None:
+                self.fault = "its result goes backward more than once"
+            elif torch.is_grad_enabled():
+                self.fault = "its gradients are to be differentiated again"
+            layouts[index] = Layout.of(gradient)
+
+        return note
 
 
-def _noting(layouts: list[Layout | None], index: int) -> Callable[[Tensor], None]:
-    def note(gradient: Tensor) -> None:
-        layouts[index] = Layout.of(gradient)
+def _split(result: Any) -> tuple[list[Tensor], _Shape, list[Any]]:
+    """Take a result apart into tensors, each object once, its shape, and its plain values in the places of leaves."""
+    leaves, spec = tree_flatten(result)
+    tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+    places = {key: place for place, key in enumerate(tensors)}
+    shape = [places[id(leaf)] if isinstance(leaf, Tensor) else fingerprint(leaf) for leaf in leaves]
+    return list(tensors.values()), _Shape(spec, shape), [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
-    return note
+
+def _odd_leaf(result: Any) -> str | None:
+    for leaf in tree_flatten(result)[0]:
+        ordinary = leaf.layout is torch.strided if type(leaf) in (Tensor, nn.Parameter) else is_plain(leaf)
+        if not ordinary:
+            return f"it returns a {type(leaf).__name__}, which a recording cannot make anew"
+    return None

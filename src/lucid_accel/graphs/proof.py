@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from lucid_accel.graphs.border import Border
 from lucid_accel.graphs.compare import same_bits
 from lucid_accel.graphs.engine import Engine
-from lucid_accel.graphs.recording import Function, Gradients, Recording, aliases
+from lucid_accel.graphs.layout import Layout
+from lucid_accel.graphs.recording import Function, Gradients, OtherResult, Recording, aliases
 
 __all__ = ["Proof", "Verdict"]
 
@@ -32,25 +33,24 @@ class Proof:
 
     :meth:`run` is the native forward of the step. Hooks note what reaches the region in the backward and what leaves
     it, apart from what other users of the same tensors add. Once the backward is done, :meth:`verdict` replays the same
-    step from the state it began with and compares outputs, gradients, buffers and the random generator. The native
-    state stays.
+    step from the state it began with and compares outputs, gradients, what it wrote and the random generator. The
+    native state stays.
 
     Args:
         engine: The recording's engine.
         recording: What is to be proven.
         parameters: Trainable tensors of the region, by name.
-        buffers: Tensors that the region may write, by name.
+        written: Tensors that the region may write, by name.
     """
 
     def __init__(
-        self, engine: Engine, recording: Recording, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+        self, engine: Engine, recording: Recording, parameters: Mapping[str, Tensor], written: Mapping[str, Tensor]
     ) -> None:
         self._engine = engine
         self._recording = recording
         self._parameters = dict(parameters)
-        self._buffers = dict(buffers)
-        self._totals: dict[Any, Tensor] = {}
-        self._border = Border({})
+        self._written = dict(written)
+        self._border: Border | None = None
         self._cotangents: dict[int, Tensor] = {}
         self._handles: list[RemovableHandle] = []
         self._keys: list[Any] = []
@@ -60,62 +60,65 @@ class Proof:
         self._after: dict[str, Tensor] = {}
 
     def run(self, function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Run the region natively and watch."""
+        """Run the region natively and watch.
+
+        Raises:
+            OtherResult: It returned what it was not recorded with.
+        """
         self._before = self._state()
         self._inputs = [x.detach() for x in inputs]
         wanted: dict[Any, Tensor] = {i: x for i, x in enumerate(inputs) if x.requires_grad}
         wanted |= self._parameters
         self._keys = list(wanted)
-        self._border = Border(wanted)
         outputs = aliases(list(function(inputs)))
-        self._handles += self._border.watch(outputs)
-        for key, tensor in wanted.items():
-            if self._border.uses[key] > 1:
-                self._watch(tensor, self._totals, key)
+        self._border = Border(outputs, wanted)
         # Later work may draw too, before the verdict.
         self._after = self._state()
-        self._outputs = [x.detach().clone() for x in outputs]
+        self._outputs = [Layout.of(x).copy(x.detach()) for x in outputs]
         for index, out in enumerate(outputs):
             if out.requires_grad:
-                self._watch(out, self._cotangents, index)
+                self._handles.append(out.register_hook(self._noting(index)))  # type: ignore[no-untyped-call]
         return outputs
 
     def verdict(self) -> tuple[Verdict, str] | None:
         """Replay and compare; ``None`` where no backward came. The second is the first tensor that differs, if any."""
         self.end()
-        if any(self._recording.differentiable) and not self._cotangents:
+        if self._border is None or (any(self._recording.differentiable) and not self._cotangents):
             return None
-        gradients = [self._border.gradients.get(key) for key in self._keys]
-        for key, gradient in zip(self._keys, gradients, strict=True):
+        if (key := self._border.mixed()) is not None:
             # Natively another user's part may come first, and a sum of three has other bits in another order.
-            if key in self._totals and not same_bits(self._totals[key], gradient):
-                return Verdict.UNLIKE, f"{_gradient_of(key)}, to which others add between its several uses,"
+            return Verdict.UNLIKE, f"{_gradient_of(key)}, to which others add between its several uses,"
         now = self._state()
         cotangents = [self._cotangents.get(index) for index in range(len(self._outputs))]
-        native = self._named(self._outputs, gradients, self._after)
-        self._restore(self._before)
-        outputs = self._recording.run_forward(self._inputs)
-        gradients = self._recording.run_backward(cotangents)
-        different = _first_difference(native, self._named(outputs, gradients, self._state()))
-        result = Verdict.EQUAL, ""
-        if different is not None:
+        native = self._named(self._outputs, [self._border.gradient(key) for key in self._keys], self._after)
+        try:
+            self._restore(self._before)
+            outputs = self._recording.run_forward(self._inputs)
+            gradients = self._recording.run_backward(cotangents)
+            different = _first_difference(native, self._named(outputs, gradients, self._state()))
+            if different is None:
+                return Verdict.EQUAL, ""
             self._restore(self._before)
             outputs, gradients = self._recording.natively(cotangents)
             again = _first_difference(native, self._named(outputs, gradients, self._state()))
-            result = (Verdict.UNPROVABLE, again) if again is not None else (Verdict.UNLIKE, different)
-        self._restore(now)
-        return result
+            return (Verdict.UNLIKE, different) if again is None else (Verdict.UNPROVABLE, again)
+        except OtherResult:
+            return Verdict.UNPROVABLE, "what it returns"
+        finally:
+            self._restore(now)
 
     def end(self) -> None:
         """Stop watching. May be called twice."""
         while self._handles:
             self._handles.pop().remove()
+        if self._border is not None:
+            self._border.end()
 
-    def _watch(self, tensor: Tensor, into: dict[Any, Tensor], key: Any) -> None:
+    def _noting(self, index: int) -> Callable[[Tensor], None]:
         def note(gradient: Tensor) -> None:
-            into[key] = gradient.detach()
+            self._cotangents[index] = gradient.detach()
 
-        self._handles.append(tensor.register_hook(note))  # type: ignore[no-untyped-call]
+        return note
 
     def _named(self, outputs: Sequence[Tensor], gradients: Gradients, state: Mapping[str, Tensor]) -> _Named:
         named: _Named = {f"output {index}": x for index, x in enumerate(outputs)}
@@ -124,11 +127,11 @@ class Proof:
         return {**named, **{name or "the random generator": x for name, x in state.items()}}
 
     def _state(self) -> dict[str, Tensor]:
-        state = {name: x.detach().clone() for name, x in self._buffers.items()}
+        state = {name: x.detach().clone() for name, x in self._written.items()}
         return {**state, "": self._engine.generator_state()}
 
     def _restore(self, state: Mapping[str, Tensor]) -> None:
-        for name, x in self._buffers.items():
+        for name, x in self._written.items():
             x.detach().copy_(state[name])
         self._engine.set_generator_state(state[""])
 

@@ -9,17 +9,30 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lucid_accel.graphs.engine import Engine, Graph
+from lucid_accel.graphs.border import foreign_leaf
+from lucid_accel.graphs.engine import CaptureError, Engine, Graph
 from lucid_accel.graphs.layout import Layout
 from lucid_accel.graphs.packed import Packed
 
-__all__ = ["Function", "Gradients", "Recording", "aliases", "differentiate"]
+__all__ = ["Function", "Gradients", "OtherResult", "Recording", "aliases", "differentiate"]
 
 #: A region of the step: tensors in, tensors out. It may read and write parameters and buffers.
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 #: Gradients of the inputs that require one, then of the parameters; ``None`` where none arrives.
 Gradients = list[Tensor | None]
+
+
+class OtherResult(RuntimeError):
+    """A function returned another structure, or other plain values, than when it was watched.
+
+    Attributes:
+        result: What it returned.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__("it returned another structure, or another plain value, than before")
+        self.result = result
 
 
 class Recording:
@@ -44,7 +57,8 @@ class Recording:
         surprise: What a backward met that it was not recorded for, if any did. That backward was computed natively.
 
     Raises:
-        CaptureError: See :meth:`Engine.capture`.
+        CaptureError: See :meth:`Engine.capture`. Or a gradient would reach a tensor that is neither an input nor a
+            parameter, or an output overlaps itself.
     """
 
     def __init__(
@@ -69,10 +83,16 @@ class Recording:
         self._pending = False
 
         def forward() -> list[Tensor]:
-            with torch.enable_grad(), torch.autocast(*self._autocast, cache_enabled=False):
+            self._before = Packed(self._buffers)
+            self._before.fill(self._buffers)
+            with torch.enable_grad(), torch.autocast(*self._autocast):
                 return list(function(self._inputs))
 
         graph, outputs = engine.capture(forward)
+        if (leaf := foreign_leaf(outputs, self._wanted)) is not None:
+            raise CaptureError(f"it reads a trainable tensor of shape {tuple(leaf.shape)} that is no part of it")
+        if any(Layout.of(x).overlaps() for x in outputs):
+            raise CaptureError("a result overlaps itself, so that no copy has its strides")
         self._forward: Graph | None = graph
         self._backward: Graph | None = None
         self._gradients = Packed([])
@@ -112,7 +132,8 @@ class Recording:
     def drop(self) -> None:
         """Let go of the graphs and of all memory. May be called twice; outside any capture."""
         self._forward = self._backward = None
-        self._inputs, self._outputs, self._cotangents, self._gradients = [], [], [], Packed([])
+        self._inputs, self._outputs, self._cotangents = [], [], []
+        self._gradients = self._before = Packed([])
         self._turn += 1
         self._pending = False
 
@@ -127,10 +148,11 @@ class Recording:
             else:
                 own[:, : x.shape[1]].copy_(x)
                 own[:, x.shape[1] :].zero_()
+        self._generator = self._engine.generator_state()
         self._forward.replay()
         self._turn += 1
         self._pending = self._backward is not None
-        return [x.clone() for x in self._outputs]
+        return [Layout.of(x).copy(x) for x in self._outputs]
 
     @torch.no_grad()
     def run_backward(self, cotangents: Sequence[Tensor | None]) -> Gradients:
@@ -138,17 +160,18 @@ class Recording:
         self._pending = False
         if (surprise := self._surprised(cotangents)) is not None:
             self.surprise = surprise
-            # The forward was replayed, and moved the buffers, already.
+            # The forward is run once more, from where its replay began; what it moved stays as it is now.
             buffers, generator = [x.clone() for x in self._buffers], self._engine.generator_state()
+            self._before.restore(self._buffers)
+            self._engine.set_generator_state(self._generator)
             _, gradients = self.natively(cotangents)
             for buffer, moved in zip(self._buffers, buffers, strict=True):
                 buffer.copy_(moved)
-            if not torch.equal(self._engine.generator_state(), generator):
-                raise RuntimeError(f"{surprise}, and the random numbers of its forward cannot be drawn again")
+            self._engine.set_generator_state(generator)
             return gradients
         for room, x in zip(self._cotangents, cotangents, strict=True):
             if room is not None and x is not None:
-                room.copy_(torch.as_strided(x, room.shape, room.stride(), x.storage_offset()))
+                room.copy_(Layout.of(x).reduced(x))
         if self._backward is not None:
             self._backward.replay()
         owned = iter(self._gradients.owned())
@@ -157,7 +180,7 @@ class Recording:
     @torch.no_grad()
     def natively(self, cotangents: Sequence[Tensor | None]) -> tuple[list[Tensor], Gradients]:
         """Run the region on the inputs of the last replay as it would run without a recording; it moves the buffers."""
-        with torch.enable_grad(), torch.autocast(*self._autocast, cache_enabled=False):
+        with torch.enable_grad(), torch.autocast(*self._autocast):
             outputs = list(self._function(self._inputs))
         return [x.detach() for x in outputs], differentiate(outputs, self._wanted, cotangents)
 
@@ -221,5 +244,7 @@ class _Node(torch.autograd.Function):
         return None, None, *(next(gradients) if wanted else None for wanted in ctx.wants)
 
 
-def _autocast(device: str) -> tuple[str, torch.dtype, bool]:
-    return device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+def _autocast(device: str) -> tuple[str, torch.dtype, bool, bool]:
+    # The cache too: a weight that is used twice is cast once with it, and its gradients are added in lower precision.
+    kind, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    return device, kind, enabled, torch.is_autocast_cache_enabled()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lucid_accel.graphs.call import Call
 from lucid_accel.graphs.certificate import Certificate, Change
@@ -16,6 +16,7 @@ from lucid_accel.graphs.entry import Entry
 from lucid_accel.graphs.host_random import host_random_state
 from lucid_accel.graphs.listener import Listener
 from lucid_accel.graphs.proof import Proof, Verdict
+from lucid_accel.graphs.recording import OtherResult
 from lucid_accel.graphs.shelf import Shelf
 from lucid_accel.reasons import Reason
 
@@ -69,7 +70,9 @@ class Region:
             return self._natively(skip, native, args, kwargs)
         if (change := self._change()) is not None and not self._rearm(*change):
             return self._natively(change[0], native, args, kwargs)
-        call = Call(args, kwargs, self._growable)
+        call = Call(args, kwargs, self._growable, self._engine.device)
+        if call.refusal is not None:
+            return self._natively(call.refusal, native, args, kwargs)
         if (entry := self._shelf.entry(call.signature)) is None:
             return self._natively(Reason.MEMORY, native, args, kwargs)
         if (reason := self._not_ready(entry, call)) is not None:
@@ -89,8 +92,12 @@ class Region:
             return
         (proof, entry), self._proving = self._proving, None
         start = time.perf_counter()
-        result = proof.verdict()
-        self._shelf.pause.end()
+        try:
+            result = proof.verdict()
+        except torch.OutOfMemoryError:
+            return self.retire(Reason.MEMORY, "there is no memory to run a step beside its replay, to prove it")
+        finally:
+            self._shelf.pause.end()
         if result is None:
             return
         verdict, where = result
@@ -133,6 +140,7 @@ class Region:
         """Let go of every recording. May be called twice; never raises for what is already gone."""
         self._over = True
         self._drop_recordings()
+        self._certificate = None  # it keeps what it was made of, even what the module has exchanged since
 
     # One decision each
 
@@ -165,6 +173,10 @@ class Region:
             self._certificate = Certificate(self._module)
         change = self._certificate.change()
         self._calls += 1
+        if change is not None and self._calls < WARMUP:
+            # Nothing was watched yet. A forward may make what it keeps when it is first called.
+            self._certificate = Certificate(self._module)
+            change = self._certificate.change()
         if change is None and (self._suspect or self._calls % WHOLE_CHECK == 0):
             self._suspect = False
             change = self._certificate.whole_change()
@@ -183,8 +195,6 @@ class Region:
 
     def _not_ready(self, entry: Entry, call: Call) -> Reason | None:
         """Say why there is no recording to serve this call."""
-        if call.aliased:
-            return Reason.ALIAS
         if entry.refused is not None:
             return entry.refused
         if entry.recording is not None and call.rows <= entry.capacity:
@@ -199,10 +209,14 @@ class Region:
         entry.sightings += 1
         entry.seen_rows = max(entry.seen_rows, call.rows)
         others = any(other is not entry for other in self._shelf.recorded())
-        if entry.refused is not None or call.aliased or entry.sightings < (LATER_WARMUP if others else WARMUP):
+        if entry.refused is not None or entry.sightings < (LATER_WARMUP if others else WARMUP):
             return self._natively(reason, native, args, kwargs)
+        entry.end_watch()
+        if entry.fault is not None:
+            self.retire(Reason.CAPTURE_FAILED, f"it cannot be recorded: {entry.fault}")
+            return self._natively(Reason.CAPTURE_FAILED, native, args, kwargs)
         if entry.cotangents is None:
-            return self._watch(reason, entry, native, args, kwargs)
+            return self._watch(reason, entry, call, native, args, kwargs)
         if entry.grown == REARMS:
             return self._natively(Reason.SHAPE, native, args, kwargs)
         if entry.recording is None and not self._shelf.has_room():
@@ -219,26 +233,38 @@ class Region:
         return native(*args, **kwargs)
 
     def _watch(
-        self, reason: Reason, entry: Entry, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, reason: Reason, entry: Entry, call: Call, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call natively; note which results get gradients, how these are laid out, and what Python does meanwhile."""
-        host = host_random_state(self._engine.device)
+        assert self._certificate is not None
+        host, written, inputs = host_random_state(self._engine.device), self._certificate.versions(), call.versions()
         result = self._natively(reason, native, args, kwargs)
         if host_random_state(self._engine.device) != host:
             self.retire(Reason.SCALARS, "it draws random numbers on the host, which a recording would freeze")
-        elif self._certificate is not None and (change := self._certificate.whole_change()) is not None:
+        elif (change := self._certificate.whole_change()) is not None:
             self.retire(Reason.SCALARS, f"{change[1]} while it ran, which a recording would freeze")
+        elif call.versions() != inputs:
+            self.retire(Reason.CAPTURE_FAILED, "it writes to its inputs, and a replay would write to copies of them")
+        elif self._certificate.versions() != written:
+            self.retire(
+                Reason.STORAGE, "it writes to a parameter, or to a tensor that is no buffer of it, while it runs"
+            )
         else:
-            return entry.watch(result)
+            return entry.watch(result, self._wanted(call))
         return result
 
     def _prove(self, entry: Entry, call: Call, native: Native) -> Any:
         """Run this step natively, watched, and replay it after its backward."""
         assert entry.recording is not None
-        proof = Proof(self._engine, entry.recording, self._shelf.parameters(), dict(self._module.named_buffers()))
+        written = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        proof = Proof(self._engine, entry.recording, self._shelf.parameters(), written)
         self._proving = proof, entry
         self._listener.native(Reason.WARMUP)
-        outputs = proof.run(entry.function(call, native), call.tensors)
+        try:
+            outputs = proof.run(entry.function(call, native), call.tensors)
+        except OtherResult as other:
+            self.retire(Reason.SCALARS, str(other))
+            return other.result
         if not any(x.requires_grad for x in outputs):
             self.after_backward()
         return entry.rebuild(outputs)
@@ -247,12 +273,15 @@ class Region:
         start = time.perf_counter()
         try:
             growth = self._shelf.record(entry, call, native)
-        except CaptureError as error:
+        except (CaptureError, torch.OutOfMemoryError) as error:
             self.retire(Reason.CAPTURE_FAILED, f"it could not be recorded: {error}", error)
             return False
         self._listener.recorded(growth)
         self._listener.spent(time.perf_counter() - start)
         return True
+
+    def _wanted(self, call: Call) -> dict[Any, Tensor]:
+        return {**{i: x for i, x in enumerate(call.tensors) if x.requires_grad}, **self._shelf.parameters()}
 
     def _drop_recordings(self) -> None:
         self._end_proof()

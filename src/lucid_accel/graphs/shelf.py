@@ -98,6 +98,8 @@ class Shelf:
         for entry in self.recorded():
             assert entry.recording is not None
             entry.recording.drop()
+        for entry in self._entries.values():
+            entry.close()
         self._entries.clear()
         self.pause.end()
         self._engine.trim()

@@ -22,6 +22,7 @@ __all__ = ["TapeEngine"]
 T = TypeVar("T")
 
 aten = torch.ops.aten
+_MASKS = (torch.bool, torch.uint8)
 #: What waits for the device, or has a shape that depends on values.
 _READS = (aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten.bincount)
 
@@ -84,6 +85,10 @@ class _Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.overloadpacket in _READS:
             raise RuntimeError(f"{func} reads a value back to the host")
+        if func.overloadpacket is aten.index and any(x.dtype in _MASKS for x in _tensors(args[1])):
+            raise RuntimeError(f"{func} with a mask has a shape that depends on values")
+        if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((args, kwargs))):
+            raise RuntimeError(f"{func} draws from a generator of its own")
         for tensor in _tensors((args, kwargs)):
             address = tensor.untyped_storage().data_ptr()
             if address not in self._made and address not in self._before:
