@@ -47,13 +47,13 @@ clean:
 # torch comes first and alone, so that nothing else decides which one is taken.
 $(VENV)/ready: $(MAKES) $(VENV)/torch
 	$(BIN)/python -m pip install $(or $(TORCH),torch)
-	$(BIN)/python -m pip install -e ".[test]"
+	$(BIN)/python -m pip install -e ".[test]" -e src/lucid_accel
 	touch $@
 
 $(FLOOR)/ready: $(MAKES) $(FLOOR)/torch
 	$(FLOOR)/bin/python -m pip install $(or $(TORCH),torch==2.9.0)
 	$(FLOOR)/bin/python tests/packaging/floor.py pyproject.toml > $(FLOOR)/floor.txt
-	$(FLOOR)/bin/python -m pip install -r $(FLOOR)/floor.txt -e ".[test]"
+	$(FLOOR)/bin/python -m pip install -r $(FLOOR)/floor.txt -e ".[test]" -e src/lucid_accel
 	touch $@
 
 # Holds the name of the torch that was asked for, and changes only when that does.

@@ -95,6 +95,7 @@ def test_the_accel_wheel_holds_accel_alone(accel: zipfile.ZipFile) -> None:
         'triton>=3.5; sys_platform == "linux" and extra == "triton"',
     ]
     assert data.get_all("Provides-Extra", []) == ["triton"]
+    assert "TERMS AND CONDITIONS" in accel.read(next(n for n in accel.namelist() if n.endswith("LICENSE"))).decode()
 
 
 @pytest.mark.slow
