@@ -93,7 +93,7 @@ def _driver() -> str:
 
 
 def _compiler() -> str:
-    """The compiler that Triton and torch.compile would take: the one that CC names, else the first of the usual ones."""
+    """What Triton and torch.compile would take: the compiler that CC names, else the first of the usual ones."""
     named = os.environ.get("CC")
     found = next(filter(None, map(shutil.which, [named] if named else ["gcc", "clang", "cc"])), None)
     return f"C compiler: {found or (f'none called {named!r}, which CC names' if named else 'none')}"

@@ -57,8 +57,9 @@ def lucid(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
-def stranger(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Install a stranger's distribution of one module and its entry points, by group."""
+def stranger(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Install a stranger's distribution of one module and its entry points, by group (``__`` is its dot)."""
+    names = []
 
     def install(name: str, code: str, **groups: str) -> None:
         site = installed / f"site-{name}"
@@ -69,9 +70,11 @@ def stranger(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         points = [f"[{group}]\n{name} = {target}\n" for group, target in groups.items()]
         (info / "entry_points.txt").write_text("\n".join(points).replace("__", "."))
         monkeypatch.syspath_prepend(site)
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        names.append(name)
 
-    return install
+    yield install
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 @contextmanager

@@ -32,6 +32,14 @@ def test_the_machine_is_described_and_its_recording_has_the_same_bytes(capsys: p
     assert torch.cuda.is_available() or "a tape of operator calls, as there is no GPU" in text
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_the_recording_is_a_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert torch.cuda.get_device_name() in text
+    assert "steps replayed by CUDA graphs\n" in text
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tape is what records without a GPU")
 def test_a_recording_with_other_bytes_is_told_and_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
