@@ -215,6 +215,17 @@ def test_whatever_ends_a_fit_leaves_everything_as_a_native_fit_does(tape: None, 
     assert left[1] == left[0]
 
 
+def test_everything_is_given_back_before_lightning_moves_the_model(tape: None) -> None:
+    seen: list[tuple[Any, bool]] = []
+
+    def look(_: Trainer, module: LightningModule) -> None:
+        assert_free(module)
+        seen.append((replay._region, "forward" in vars(module.body)))
+
+    fit([replay := body(strict=True), Act("on_train_end", 0, look)])
+    assert seen == [(None, False)]
+
+
 def test_after_every_way_out_the_same_objects_fit_again(tape: None) -> None:
     outcomes = []
     for accelerations in ([], [body(strict=True)]):

@@ -17,7 +17,7 @@ from lucid_accel import Acceleration, AccelerationError, AccelerationWarning, Lo
 from lucid_accel.acceleration import State
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.site import Answer, Site, _is_preview, no, recordable, yes
-from lucid_accel.testing import assert_parity, tiny_batches, tiny_detector
+from lucid_accel.testing import assert_parity
 from tests.accel.conftest import Act, Net, batches, fit, trainer_for, warned
 
 
@@ -279,13 +279,6 @@ def test_a_warning_that_is_an_error_ends_the_run_and_releases_everything(
             fit(callbacks(), module)
     assert "forward" not in vars(module.body)
     fit([body(strict=True)], Net())
-
-
-def test_the_detector_on_a_machine_without_a_gpu_trains_with_one_warning() -> None:
-    with warned() as texts:
-        assert_parity(tiny_detector, lambda: tiny_batches(2), [LossReplay()], must_replay=False, max_epochs=1)
-    assert len(texts) == 1
-    assert "LossReplay is off" in texts[0]
 
 
 def test_the_package_is_light_and_its_names_are_lazy() -> None:
