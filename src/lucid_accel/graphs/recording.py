@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -204,9 +205,23 @@ def differentiate(
     pairs = [(out, c) for out, c in zip(outputs, cotangents, strict=True) if c is not None and out.requires_grad]
     if not pairs or not wanted:
         return [None] * len(wanted)
-    # Natively, backward runs outside the autocast of the forward.
-    with torch.autocast(outputs[0].device.type, enabled=False):
+    # Natively, backward runs outside the autocast of the forward. Hooks on parameters meet what is returned later.
+    with torch.autocast(outputs[0].device.type, enabled=False), _unhooked(wanted):
         return list(torch.autograd.grad([out for out, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True))
+
+
+@contextmanager
+def _unhooked(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Keep the hooks on ``tensors`` out of the way: ``torch.autograd.grad`` calls them too."""
+    tables = [table for x in tensors if (table := x._backward_hooks)]
+    hooks = [dict(table) for table in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        for table, held in zip(tables, hooks, strict=True):
+            table.update(held)
 
 
 def aliases(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -215,7 +230,21 @@ def aliases(tensors: Sequence[Tensor]) -> list[Tensor]:
     A hook on an alias meets only the gradient that crosses the border of a region: an input may have other users, and
     an output may be an intermediate of another output.
     """
-    return [x.view_as(x) if x.requires_grad else x for x in tensors]
+    return [_Alias.apply(x) if x.requires_grad else x for x in tensors]  # type: ignore[no-untyped-call]
+
+
+class _Alias(torch.autograd.Function):
+    """The same memory. No view: what writes to a view replaces its edge, and hooks on that are never called."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        own = torch.empty(0, dtype=x.dtype, device=x.device)
+        return own.set_(x.untyped_storage(), x.storage_offset(), x.size(), x.stride())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
+        return gradient
 
 
 class _Node(torch.autograd.Function):
