@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ from torch import Tensor, nn
 
 from lucid_accel import LossReplay, NetworkReplay, Replay
 from lucid_accel.graphs import region
+from lucid_accel.graphs.cuda import CudaGraphEngine
+from lucid_accel.graphs.engine import use_engine
 from lucid_accel.graphs.recording import Recording
-from lucid_accel.testing import Outcome, assert_parity, first_difference, run, tiny_batches, tiny_detector
+from lucid_accel.testing import assert_parity, first_difference, run, tiny_batches, tiny_detector
 from lucid_core.types import Batch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*is retired at.*")]
@@ -36,29 +37,24 @@ def batches(count: int = 10) -> list[Batch]:
     return tiny_batches(count, batch=4, size=320, objects=OBJECTS)
 
 
-@lru_cache
-def native(precision: str, accumulate: int) -> Outcome:
-    """40 native steps, shown to be equal to 40 others."""
-    settings = {**GPU, "precision": precision, "accumulate_grad_batches": accumulate, "max_epochs": 4}
-    outcome = run(tiny_detector, batches, **settings)
-    assert first_difference(outcome, run(tiny_detector, batches, **settings)) is None
-    return outcome
-
-
 @pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
-def test_forty_steps_are_equal(precision: str, kind: str, accumulate: int) -> None:
-    accelerations = KINDS[kind]()
+def test_forty_steps_are_equal(precision: str, accumulate: int) -> None:
     settings = {**GPU, "precision": precision, "accumulate_grad_batches": accumulate, "max_epochs": 4}
-    accelerated = run(tiny_detector, batches, accelerations, **settings)
-    assert first_difference(native(precision, accumulate), accelerated) is None
-    assert all(item.tally.replayed >= 25 for item in accelerations)
+    native = run(tiny_detector, batches, **settings)
+    assert first_difference(native, run(tiny_detector, batches, **settings)) is None
+    for kind, make in KINDS.items():
+        accelerations = make()
+        accelerated = run(tiny_detector, batches, accelerations, **settings)
+        assert first_difference(native, accelerated) is None, kind
+        assert all(item.tally.replayed >= 25 for item in accelerations), kind
 
 
-def test_two_hundred_steps_are_equal_and_proven_twice() -> None:
+def test_two_hundred_steps_are_equal_and_proven_again() -> None:
     accelerations = KINDS["both"]()
-    assert_parity(tiny_detector, batches, accelerations, max_epochs=20, precision="bf16-mixed", **GPU)
+    settings = {**GPU, "precision": "bf16-mixed", "max_epochs": 20}
+    native = run(tiny_detector, batches, **settings)
+    assert first_difference(native, run(tiny_detector, batches, accelerations, **settings)) is None
     # The objective's room grew from 8 to 16 to 64; and the smaller batch came often enough to be recorded too.
     assert [item.tally.proofs for item in accelerations] == [5, 3]
 
@@ -120,13 +116,13 @@ def test_memory_that_nobody_owns_may_hold_anything(monkeypatch: pytest.MonkeyPat
                 x.detach().fill_(torch.nan if x.is_floating_point() else 1)
 
     def poisoned_forward(self: Recording, inputs: Sequence[Tensor]) -> list[Tensor]:
-        poison([*self._inputs, *self._outputs])
+        poison([*self._inputs, *self._outputs._room.values(), *self._gradients._room.values()])
         junk = [torch.full((1 << 20,), torch.nan, device="cuda") for _ in range(8)]
         del junk
         return forward(self, inputs)
 
     def poisoned_backward(self: Recording, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        poison([*self._cotangents, *self._gradients._room.values()])
+        poison(self._cotangents)
         return backward(self, cotangents)
 
     monkeypatch.setattr(Recording, "run_forward", poisoned_forward)
@@ -144,7 +140,7 @@ def test_recordings_of_two_batch_sizes_take_turns(monkeypatch: pytest.MonkeyPatc
 
     accelerations = KINDS["both"]()
     assert_parity(tiny_detector, alternating, accelerations, precision="bf16-mixed", max_epochs=2, **GPU)
-    assert all(item.tally.replayed > 18 for item in accelerations)
+    assert all(item.tally.replayed > 10 for item in accelerations)
 
 
 # Modules that know nothing of lucid
@@ -366,10 +362,10 @@ def test_inputs_that_are_not_copied_are_seen(unequal: Callable[..., None], monke
     unequal("network", proof="off")
 
 
-def test_a_shared_pool_is_seen(unequal: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = torch.cuda.graph_pool_handle()
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: pool)
-    unequal("both", proof="off")
+def test_a_shared_pool_is_seen(unequal: Callable[..., None]) -> None:
+    engine = CudaGraphEngine(torch.device("cuda", 0))
+    with use_engine(lambda device: engine):
+        unequal("both", proof="off")
 
 
 def test_replays_launch_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,23 +32,37 @@ class CudaGraphEngine(Engine):
         if self._stream is None:
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
-        generator = self.generator_state()
+        generator, stream = self.generator_state(), torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
         # A cast that autocast kept from before would be read by every replay, and never made anew.
         torch.clear_autocast_cache()
+        done = False
         try:
             with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 result = body()
+            done = True
         except Exception as error:
             # A capture that was invalidated makes its own end fail too: the first error is the one to tell.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
-            # Raises, instead of a CaptureError, where the context is beyond repair.
-            torch.cuda.synchronize(self.device)
             raise CaptureError(f"{type(cause).__name__}: {cause}") from cause
         finally:
+            torch.cuda.set_stream(stream)
+            if not done:
+                self._mend()
             torch.clear_autocast_cache()
+            # The workspace of matrix products lies in the pool: kept for later ones, it would keep the pool.
+            torch._C._cuda_clearCublasWorkspaces()
             self.set_generator_state(generator)
         return graph, result
+
+    def _mend(self) -> None:
+        """Leave the state that a capture leaves that did end well.
+
+        One that was invalidated keeps its random generator in capture. Raises where the device is beyond repair.
+        """
+        torch.cuda.synchronize(self.device)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
+            torch.zeros((), device=self.device)
 
     def generator_state(self) -> Tensor:
         """Return the state of the device's default generator."""

@@ -27,6 +27,7 @@ class Packed:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._plan: list[tuple[Layout, int]] = []
+        self._cuts: list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]] = []
         sizes: dict[torch.dtype, int] = {}
         for tensor in tensors:
             layout = Layout.of(tensor)
@@ -34,11 +35,13 @@ class Packed:
                 raise ValueError(f"a result of shape {layout.shape} overlaps itself, with strides {layout.stride}")
             start = sizes.get(tensor.dtype, 0)
             self._plan.append((layout, start))
+            self._cuts.append((layout.dtype, layout.kept, layout.stride, start))
             step = _ALIGNMENT // tensor.element_size()
             sizes[tensor.dtype] = start + -(-layout.extent // step) * step
         device = tensors[0].device if tensors else None
         self._room = {dtype: torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()}
         self._slots = self._views(self._room)
+        self._repeats = [index for index, (layout, _) in enumerate(self._plan) if layout.kept != layout.shape]
 
     def fill(self, tensors: Sequence[Tensor]) -> None:
         """Copy ``tensors`` in: device work, to be recorded."""
@@ -49,10 +52,20 @@ class Packed:
         self._copy([layout.reduced(x) for (layout, _), x in zip(self._plan, tensors, strict=True)], self._slots)
 
     def owned(self) -> list[Tensor]:
-        """Return copies that the next :meth:`fill` does not touch, with the strides of the originals."""
-        owned = self._views({dtype: room.clone() for dtype, room in self._room.items()})
-        pairs = zip(owned, self._plan, strict=True)
-        return [x if x.shape == layout.shape else x.expand(layout.shape) for x, (layout, _) in pairs]
+        """Return copies that the next :meth:`fill` does not touch, with the strides of the originals.
+
+        They are views of one tensor.
+        """
+        return self._repeated(self._views(self._cloned()))
+
+    def apart(self) -> list[Tensor]:
+        """Return copies as :meth:`owned` does, each a tensor of its own, so that any one may be written to."""
+        rooms = {dtype: (room, room.untyped_storage()) for dtype, room in self._cloned().items()}
+        fresh = []
+        for dtype, shape, stride, start in self._cuts:
+            room, storage = rooms[dtype]
+            fresh.append(room.new_empty(0).set_(storage, start, shape, stride))
+        return self._repeated(fresh)
 
     def _copy(self, into: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
         # One tensor of another type, or with gaps, would make all the others be copied one by one.
@@ -64,5 +77,13 @@ class Packed:
         for targets, sources in alike.values():
             torch._foreach_copy_(targets, sources)
 
+    def _cloned(self) -> dict[torch.dtype, Tensor]:
+        return {dtype: room.clone() for dtype, room in self._room.items()}
+
     def _views(self, room: dict[torch.dtype, Tensor]) -> list[Tensor]:
-        return [torch.as_strided(room[x.dtype], x.kept, x.stride, start) for x, start in self._plan]
+        return [torch.as_strided(room[dtype], shape, stride, start) for dtype, shape, stride, start in self._cuts]
+
+    def _repeated(self, tensors: list[Tensor]) -> list[Tensor]:
+        for index in self._repeats:
+            tensors[index] = tensors[index].expand(self._plan[index][0].shape)
+        return tensors

@@ -14,6 +14,7 @@ from lucid_accel.graphs.compare import same_bits
 from lucid_accel.graphs.engine import Engine
 from lucid_accel.graphs.layout import Layout
 from lucid_accel.graphs.recording import Function, Gradients, OtherResult, Recording, aliases
+from lucid_accel.reasons import Reason
 
 __all__ = ["Proof", "Verdict"]
 
@@ -26,6 +27,15 @@ class Verdict(Enum):
     EQUAL = "equal"
     UNLIKE = "unlike"  #: native runs agree with each other, the replay does not agree with them
     UNPROVABLE = "unprovable"  #: two native runs disagree
+
+    def complaint(self, where: str) -> tuple[Reason, str]:
+        """Say what is wrong, given the first tensor that differs."""
+        if self is Verdict.UNLIKE:
+            return Reason.UNLIKE, f"{where} of a replay has other bytes than that of the native run"
+        return Reason.UNPROVABLE, (
+            f"two native runs of one step differ ({where}), so equality cannot be shown; make the run deterministic "
+            "(trainer.deterministic=true), or accept it unproven with proof=off"
+        )
 
 
 class Proof:

@@ -82,18 +82,23 @@ class Recording:
         self._cotangents = [None if layout is None else layout.room() for layout in cotangents]
         self._turn = 0
         self._pending = False
+        self._draws: bool | None = None
 
         def forward() -> list[Tensor]:
             self._before = Packed(self._buffers)
             self._before.fill(self._buffers)
             with torch.enable_grad(), torch.autocast(*self._autocast):
-                return list(function(self._inputs))
+                outputs = list(function(self._inputs))
+            if any(Layout.of(x).overlaps() for x in outputs):
+                raise ValueError("a result overlaps itself, so that no copy has its strides")
+            with torch.no_grad():
+                self._outputs = Packed(outputs)
+                self._outputs.fill(outputs)
+            return outputs
 
         graph, outputs = engine.capture(forward)
         if (leaf := foreign_leaf(outputs, self._wanted)) is not None:
             raise CaptureError(f"it reads a trainable tensor of shape {tuple(leaf.shape)} that is no part of it")
-        if any(Layout.of(x).overlaps() for x in outputs):
-            raise CaptureError("a result overlaps itself, so that no copy has its strides")
         self._forward: Graph | None = graph
         self._backward: Graph | None = None
         self._gradients = Packed([])
@@ -112,9 +117,8 @@ class Recording:
                 self._gradients.fill(present)
 
             self._backward, _ = engine.capture(backward)
+        # The outputs go now, and autograd's nodes with them: they would keep gradient accumulators of that stream.
         self.differentiable = [x.requires_grad for x in outputs]
-        # Detached: the nodes of autograd must go, or gradient accumulators would stay bound to the capture's stream.
-        self._outputs = [x.detach() for x in outputs]
 
     def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay the forward for ``inputs`` and return owned outputs, whose backward replays too."""
@@ -133,8 +137,8 @@ class Recording:
     def drop(self) -> None:
         """Let go of the graphs and of all memory. May be called twice; outside any capture."""
         self._forward = self._backward = None
-        self._inputs, self._outputs, self._cotangents = [], [], []
-        self._gradients = self._before = Packed([])
+        self._inputs, self._cotangents = [], []
+        self._outputs = self._gradients = self._before = Packed([])
         self._turn += 1
         self._pending = False
 
@@ -143,17 +147,15 @@ class Recording:
         """Copy in, launch, copy out. An input with fewer rows in dimension 1 leaves the rest zero."""
         if self._forward is None:
             raise RuntimeError("this recording was dropped")
-        for own, x in zip(self._inputs, inputs, strict=True):
-            if own.shape == x.shape:
-                own.copy_(x)
-            else:
-                own[:, : x.shape[1]].copy_(x)
-                own[:, x.shape[1] :].zero_()
-        self._generator = self._engine.generator_state()
+        self._load(inputs)
+        if self._draws is not False:
+            self._generator = self._engine.generator_state()
         self._forward.replay()
+        if self._draws is None:
+            self._draws = not torch.equal(self._generator, self._engine.generator_state())
         self._turn += 1
         self._pending = self._backward is not None
-        return [Layout.of(x).copy(x) for x in self._outputs]
+        return self._outputs.apart()
 
     @torch.no_grad()
     def run_backward(self, cotangents: Sequence[Tensor | None]) -> Gradients:
@@ -184,6 +186,23 @@ class Recording:
         with torch.enable_grad(), torch.autocast(*self._autocast):
             outputs = list(self._function(self._inputs))
         return [x.detach() for x in outputs], differentiate(outputs, self._wanted, cotangents)
+
+    def _load(self, inputs: Sequence[Tensor]) -> None:
+        """Copy ``inputs`` in, and clear the rows that they do not have."""
+        alike: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        stale = []
+        for own, x in zip(self._inputs, inputs, strict=True):
+            target = own
+            if own.shape != x.shape:
+                target = own[:, : x.shape[1]]
+                stale.append(own[:, x.shape[1] :])
+            targets, sources = alike.setdefault(x.dtype, ([], []))
+            targets.append(target)
+            sources.append(x)
+        for targets, sources in alike.values():
+            torch._foreach_copy_(targets, sources)
+        if stale:
+            torch._foreach_zero_(stale)
 
     @property
     def _wanted(self) -> list[Tensor]:

@@ -60,6 +60,7 @@ class Region:
         self._over = False
         self._calls = 0
         self._suspect = False
+        self._suspended = False
         self._proving: tuple[Proof, Entry] | None = None
         self._shelf = Shelf(engine, module)
         self._certificate: Certificate | None = None
@@ -107,14 +108,8 @@ class Region:
             # What the native steps needed beside the recording is free now.
             self._engine.trim()
             self._listener.spent(time.perf_counter() - start)
-        elif verdict is Verdict.UNLIKE:
-            self.retire(Reason.UNLIKE, f"{where} of a replay has other bytes than that of the native run")
         else:
-            self.retire(
-                Reason.UNPROVABLE,
-                f"two native runs of one step differ ({where}), so equality cannot be shown; make the run "
-                "deterministic (trainer.deterministic=true), or accept it unproven with proof=off",
-            )
+            self.retire(*verdict.complaint(where))
 
     def next_step(self) -> None:
         """Tell that a new step begins: what an earlier one left undone never comes."""
@@ -124,6 +119,14 @@ class Region:
             recording.forget()
             if recording.surprise is not None:
                 self.retire(Reason.MISSING_GRAD, recording.surprise)
+
+    def suspend(self) -> None:
+        """Call natively, and keep what is recorded, until :meth:`resume`."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Replay again."""
+        self._suspended = False
 
     def suspect(self) -> None:
         """Compare everything at the next call."""
@@ -148,6 +151,8 @@ class Region:
         """Say why this call is native whatever is recorded."""
         if self._over:
             return Reason.RETIRED
+        if self._suspended:
+            return Reason.DISABLED
         if self._certificate is not None and self._certificate.trained and not self._module.training:
             return Reason.EVAL
         if torch.is_inference_mode_enabled():

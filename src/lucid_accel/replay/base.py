@@ -65,6 +65,16 @@ class Replay(Acceleration):
         seen = f"{type(site.module).__name__} has none"
         return no(f"it needs the seam {self.claims[0]}", seen, "offer it from a plugin (hook lucid_seams)")
 
+    def suspend(self) -> None:
+        """Call the seam natively, and keep what is recorded, until :meth:`resume`: to compare the two in one fit."""
+        if self._region is not None:
+            self._region.suspend()
+
+    def resume(self) -> None:
+        """Replay again."""
+        if self._region is not None:
+            self._region.resume()
+
     def install(self, site: Site) -> Undo:
         """Route every call of the seam through a region."""
         part, engine = self.part(site), site.engine()

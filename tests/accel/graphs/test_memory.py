@@ -25,7 +25,7 @@ def no_collector() -> Iterator[None]:
 def _held(twin: Twin) -> list[weakref.ref[Any]]:
     (entry,) = twin.region._shelf.recorded()
     recording = entry.recording
-    tensors = [*recording._inputs, *recording._outputs, *recording._gradients._room.values()]
+    tensors = [*recording._inputs, *recording._outputs._room.values(), *recording._gradients._room.values()]
     return [weakref.ref(x) for x in (recording, recording._forward, recording._backward, *tensors)]
 
 

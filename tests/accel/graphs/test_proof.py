@@ -25,7 +25,9 @@ class Corrupt(TapeEngine):
     def capture(self, body: Callable[[], Any]) -> Any:
         graph, result = super().capture(body)
         replay, engine = graph.replay, self
-        tensors = [x for call in graph._calls for x in torch.utils._pytree.tree_leaves(call[3]) if torch.is_tensor(x)]
+        # Results, and what calls without results write to: their first argument.
+        written = torch.utils._pytree.tree_leaves([(args[:1], result) for _, args, _, result in graph._calls])
+        tensors = [x for x in written if torch.is_tensor(x)]
 
         class Spoilt:
             def replay(self) -> None:
