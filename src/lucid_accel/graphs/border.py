@@ -11,7 +11,6 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from lucid_accel.graphs.compare import same_bits
-from lucid_accel.graphs.layout import Layout
 
 __all__ = ["Border", "foreign_leaf"]
 
@@ -68,14 +67,15 @@ class Border:
             with torch.no_grad():
                 for index, key in exits:
                     if (gradient := sent[index]) is not None:
+                        # Kept as it is: what somebody holds is copied into .grad, and not taken over.
                         earlier = self._gradients.get(key)
-                        self._gradients[key] = _copy(gradient) if earlier is None else earlier + gradient
+                        self._gradients[key] = gradient if earlier is None else earlier + gradient
 
         return add
 
     def _noting(self, key: Any) -> Any:
         def note(gradient: Tensor) -> None:
-            self._totals[key] = _copy(gradient.detach())
+            self._totals[key] = gradient
 
         return note
 
@@ -88,10 +88,6 @@ def foreign_leaf(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor 
         if isinstance(leaf, Tensor) and not any(leaf is x for x in wanted):
             return leaf
     return None
-
-
-def _copy(x: Tensor) -> Tensor:
-    return Layout.of(x).copy(x)
 
 
 def _end(x: Tensor) -> _End:
