@@ -51,6 +51,8 @@ class Replay(Acceleration):
 
     def eligible(self, site: Site) -> Answer:
         """Ask what every recording needs, and whether the module has the seam."""
+        if not self.claims:
+            return no("it needs a seam", f"{self.name} names none", "derive a class that names one in claims")
         if not (answer := recordable(site, self.proof == "on")).ok:
             return answer
         if (part := self.part(site)) is None:

@@ -22,6 +22,10 @@ class LossReplay(Replay):
     Ends: changed gains, an exchanged part, a hook. Smaller batches, evaluation and anomaly mode are native for as long
     as they last.
 
+    Tasks: detection. Combines with every acceleration but one that takes the whole step.
+
+    Elsewhere: the flag ``capture_loss``.
+
     Costs: four native steps, under a second, and little memory.
 
     Args:

@@ -27,7 +27,12 @@ class NetworkReplay(Replay):
     gradients. Freezing, and switching parts to evaluation, are recorded again, three times. Smaller batches, evaluation
     and anomaly mode are native for as long as they last.
 
-    Costs: four native steps, about two seconds, and memory for one more set of activations.
+    Tasks: detection, and any submodule of any module. Combines with every acceleration but one that takes the whole
+    step.
+
+    Elsewhere: the flag ``capture_network``.
+
+    Costs: four native steps, half a second, and memory for one more set of activations.
 
     Args:
         module: Dotted path of a submodule of the LightningModule, for modules that know nothing of lucid.
