@@ -116,8 +116,8 @@ def _measured_steps() -> str:
         [
             f"One training step, {_where(record)}: nano, {record['settings']['size']} px, "
             f"{record['settings']['precision']}, real batches kept in memory, windows of every arm in turn within one "
-            "fit, checkpoints of all arms equal in bits. Times faster: median of the windows, and the 95 % interval of the "
-            "mean. Busy: time in which the GPU computes. "
+            "fit, checkpoints of all arms equal in bits. Times faster: median of the windows, and the 95 % interval of "
+            "the mean. Busy: time in which the GPU computes. "
             f"Deciding costs a step {routing} of host time.",
             "",
             "| batch | | step | times faster | GPU busy | set-up | memory reserved | peak, with proof |",
@@ -143,8 +143,8 @@ def _measured_fits() -> str:
     return "\n".join(
         [
             f"Whole `lucid fit` commands with {' and '.join(settings['accelerations'])}, {_where(record)}: "
-            f"{settings['pairs']} pairs in turn, each fit in a fresh process, 118 pictures of COCO, {settings['epochs']} "
-            "epochs; start-up, loading, validation and checkpoints included. Checkpoints and logged values of all fits "
+            f"{settings['pairs']} pairs in turn, each fit in a fresh process, 118 pictures of COCO, "
+            f"{settings['epochs']} epochs; start-up, loading, validation and checkpoints included. Checkpoints and logged values of all fits "
             "are equal in bits.",
             "",
             "| batch | native (range) | accelerated (range) | saved (95 % interval of the mean) | saved |",
