@@ -144,8 +144,8 @@ def _measured_fits() -> str:
         [
             f"Whole `lucid fit` commands with {' and '.join(settings['accelerations'])}, {_where(record)}: "
             f"{settings['pairs']} pairs in turn, each fit in a fresh process, 118 pictures of COCO, "
-            f"{settings['epochs']} epochs; start-up, loading, validation and checkpoints included. Checkpoints and logged values of all fits "
-            "are equal in bits.",
+            f"{settings['epochs']} epochs; start-up, loading, validation and checkpoints included. Checkpoints and "
+            "logged values of all fits are equal in bits.",
             "",
             "| batch | native (range) | accelerated (range) | saved (95 % interval of the mean) | saved |",
             "|---|---|---|---|---|",
