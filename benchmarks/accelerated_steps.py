@@ -1,25 +1,15 @@
-"""Compare accelerated training with native training: parity first, then time. A red parity stops the measurement.
+"""Compare accelerated with native training steps: parity first, then time. A red parity stops the measurement.
 
-    python benchmarks/accelerated.py steps FOLDER --batch 4 64 --record steps.json
-    python benchmarks/accelerated.py fits FOLDER --batch 4 16 --record fits.json
+    python benchmarks/accelerated_steps.py FOLDER --batch 4 64 --record steps.json
 
-``steps`` trains each arm through a real Trainer from the same seed, over real batches that are kept in memory, and
-demands equal checkpoints. Then it alternates windows of native and of replayed steps within one fit. ``fits``
-alternates whole ``lucid fit`` commands in fresh processes: set-up, recording, loading, validation and checkpoints
-included.
+Trains each arm through a real Trainer from the same seed, over real batches that are kept in memory, and demands equal
+checkpoints. Then it alternates windows of native and of replayed steps within one fit.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import logging
-import math
-import platform
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import timeit
@@ -28,26 +18,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from record import Red, environment, interval, outcome_of, parser_of, summary, write
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
 from lucid_accel import LossReplay, NetworkReplay, Replay
-from lucid_accel.testing import digest, first_difference
+from lucid_accel.graphs.call import Call
+from lucid_accel.graphs.certificate import Certificate
+from lucid_accel.testing import Outcome, first_difference
 from lucid_core.data.module import DataModule
 from lucid_core.module import Detector
 from lucid_core.types import Batch
 
 REPLAYS: dict[str, type[Replay]] = {"LossReplay": LossReplay, "NetworkReplay": NetworkReplay}
 ARMS = {"native": (), "NetworkReplay": ("NetworkReplay",), "LossReplay": ("LossReplay",), "both": tuple(REPLAYS)}
-#: What of a checkpoint has to agree: everything but file names and versions.
-PARTS = ("state_dict", "ema", "optimizer_states", "lr_schedulers", "loops", "global_step", "epoch", "MixedPrecision")
-
-
-class Red(SystemExit):
-    """Parity does not hold: nothing is timed."""
 
 
 class Meter(Callback):
@@ -136,7 +122,7 @@ def busy(profiler: profile, steps: int) -> tuple[float, int]:
 
 def train(
     batches: Sequence[Batch], length: int, classes: Sequence[str], args: argparse.Namespace, callbacks: list[Callback]
-) -> dict[str, str]:
+) -> Outcome:
     """Train ``length`` steps through a Trainer; return the digest of the checkpoint."""
     seed_everything(0, verbose=False)
     torch.cuda.empty_cache()
@@ -156,8 +142,7 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "end.ckpt")
         trainer.save_checkpoint(path)
-        checkpoint = torch.load(path, map_location="cpu", weights_only=False)
-    return digest({part: checkpoint[part] for part in PARTS if part in checkpoint})
+        return outcome_of(path)
 
 
 def collect(args: argparse.Namespace, batch: int, steps: int) -> tuple[list[Batch], list[str]]:
@@ -181,7 +166,7 @@ def steps(args: argparse.Namespace, batch: int) -> dict[str, Any]:
     """Show parity of every arm, then alternate windows of every arm within one fit."""
     batches, classes = collect(args, batch, 20)
     result: dict[str, Any] = {"batch": batch}
-    reference: dict[str, str] | None = None
+    reference: Outcome | None = None
     for arm, names in ARMS.items():
         meter, replays = Meter(args.parity), [REPLAYS[name](strict=True) for name in names]
         outcome = train(batches, args.parity + 3, classes, args, [*replays, meter])
@@ -215,9 +200,6 @@ def steps(args: argparse.Namespace, batch: int) -> dict[str, Any]:
 
 def routing(args: argparse.Namespace) -> dict[str, float]:
     """Return milliseconds of host time that deciding costs in each call, of a recording's launch and copies nothing."""
-    from lucid_accel.graphs.call import Call
-    from lucid_accel.graphs.certificate import Certificate
-
     device = torch.device("cuda")
     module = Detector([str(i) for i in range(80)]).to(device).train()
     images = torch.zeros(4, 3, 320, 320, device=device)
@@ -239,123 +221,22 @@ def routing(args: argparse.Namespace) -> dict[str, float]:
     return costs
 
 
-def fits(args: argparse.Namespace, batch: int) -> dict[str, Any]:
-    """Alternate whole commands."""
-    seconds: dict[str, list[float]] = {"native": [], "accelerated": []}
-    reports, reference = [], None
-    for pair in range(args.pairs):
-        for arm in ("native", "accelerated") if pair % 2 == 0 else ("accelerated", "native"):
-            with tempfile.TemporaryDirectory() as root:
-                taken, outcome, report = command(args, batch, arm, Path(root))
-            reference = reference or outcome
-            if (place := first_difference(reference, outcome)) is not None:
-                raise Red(f"parity is red: {arm} fit of pair {pair}, batch {batch}: {place} differs")
-            seconds[arm].append(taken)
-            reports += [report] if report else []
-            print(f"batch {batch} pair {pair} {arm:12} {taken:6.1f} s", flush=True)
-    saved = [n - a for n, a in zip(seconds["native"], seconds["accelerated"], strict=True)]
-    return {
-        "batch": batch,
-        "parity": f"green: {2 * args.pairs} fits, each with {len(reference or {})} equal places",
-        "seconds": {arm: summary(taken) for arm, taken in seconds.items()},
-        "seconds_saved": {**summary(saved), "interval_95": interval(saved)},
-        "percent_saved": round(100 * statistics.median(saved) / statistics.median(seconds["native"]), 2),
-        "report_of_the_last_fit": reports[-1],
-    }
-
-
-def command(args: argparse.Namespace, batch: int, arm: str, root: Path) -> tuple[float, dict[str, str], Any]:
-    """Run one ``lucid fit``; return its seconds, what came of it, and the accelerations' report."""
-    line = [sys.executable, "-m", "lucid_core", "fit", "--config", "detect", "--data.root", args.folder]
-    for split, named in (("train", args.annotations), ("val", args.val_annotations)):
-        line += [f"--data.{split}_images", "images", f"--data.{split}_annotations", named]
-    line += ["--data.batch_size", str(batch), "--data.image_size", str(args.size), "--data.workers", str(args.workers)]
-    line += ["--trainer.max_epochs", str(args.epochs), "--trainer.precision", args.precision]
-    line += ["--trainer.default_root_dir", str(root), "--trainer.log_every_n_steps", "1"]
-    if arm == "accelerated":
-        for name in args.accelerations:
-            line += [f"--trainer.callbacks+={name}", "--trainer.callbacks.strict=true"]
-    start = time.perf_counter()
-    done = subprocess.run(line, capture_output=True, text=True)
-    taken = time.perf_counter() - start
-    if done.returncode:
-        raise SystemExit(f"{' '.join(line)}\n{done.stderr[-3000:]}")
-    run = root / "runs" / "version_0"
-    checkpoint = torch.load(run / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=False)
-    outcome = digest({part: checkpoint[part] for part in PARTS if part in checkpoint})
-    with (run / "metrics.csv").open() as file:
-        for number, row in enumerate(csv.DictReader(file)):
-            values = {name: value for name, value in row.items() if value and not name.startswith("accel/")}
-            if set(values) - {"step", "epoch"}:
-                outcome |= digest(values, f"row {number} of the log")
-    report = run / "accelerations.json"
-    return taken, outcome, json.loads(report.read_text()) if report.exists() else None
-
-
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Return median and range."""
-    return {name: round(f(values), 3) for name, f in (("median", statistics.median), ("min", min), ("max", max))}
-
-
-#: Student's t for 95 % in the middle, by degrees of freedom.
-T95 = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-
-
-def interval(values: Sequence[float]) -> list[float]:
-    """Return the 95 % confidence interval of the mean."""
-    mean, n = statistics.fmean(values), len(values)
-    half = T95[min(n - 1, len(T95) - 1)] * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
-    return [round(mean - half, 3), round(mean + half, 3)]
-
-
-def environment(args: argparse.Namespace) -> dict[str, Any]:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return {
-        "commit": args.commit or subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
-        "card": torch.cuda.get_device_name(),
-        "driver": subprocess.check_output(query, text=True).strip(),
-        "versions": {
-            "torch": torch.__version__,
-            "lightning": lightning.__version__,
-            "python": platform.python_version(),
-        },
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("steps", "fits"))
-    parser.add_argument("folder", help="a COCO folder, its pictures below images/")
-    parser.add_argument("--annotations", default="annotations/instances_train2017.json", help="below FOLDER")
-    parser.add_argument("--val-annotations", default="annotations/instances_val2017.json", help="below FOLDER")
-    parser.add_argument("--batch", type=int, nargs="+", default=[4])
-    parser.add_argument("--size", type=int, default=640)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--precision", default="bf16-mixed")
+    parser = parser_of(__doc__)
     parser.add_argument("--parity", type=int, default=40, help="steps after which checkpoints are compared")
     parser.add_argument("--warmup", type=int, default=130, help="steps before windows begin, the second proof included")
     parser.add_argument("--window", type=int, default=10, help="steps of a window, the first two not timed")
     parser.add_argument("--rounds", type=int, default=8, help="windows of each arm")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--accelerations", nargs="+", default=["LossReplay", "NetworkReplay"])
-    parser.add_argument("--record", type=Path)
-    parser.add_argument("--commit", help="where the working tree is no checkout")
     args = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning)
-    measure = {"steps": steps, "fits": fits}[args.what]
-    rows = [measure(args, batch) for batch in args.batch]
-    settings = {name: getattr(args, name) for name in ("size", "precision", "workers", "annotations")}
-    record = {"what": args.what, **environment(args), "settings": settings, "rows": rows}
-    if args.what == "steps":
-        record["settings"] |= {name: getattr(args, name) for name in ("parity", "warmup", "window", "rounds")}
-        record["routing_ms"] = routing(args)
-        print("routing", record["routing_ms"])
-    else:
-        record["settings"] |= {"pairs": args.pairs, "epochs": args.epochs, "accelerations": args.accelerations}
-    if args.record:
-        args.record.write_text(json.dumps(record, indent=1) + "\n")
+    named = ("size", "precision", "workers", "annotations", "parity", "warmup", "window", "rounds")
+    record = {"what": "steps", **environment(args), "settings": {name: getattr(args, name) for name in named}}
+    record |= {"routing_ms": routing(args), "rows": []}
+    print("routing", record["routing_ms"], "ms")
+    for batch in args.batch:
+        record["rows"].append(steps(args, batch))
+        write(args, record)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,98 @@
+"""Compare accelerated with native ``lucid fit`` commands, whole and in fresh processes. Bytes that differ stop it.
+
+    python benchmarks/accelerated_fits.py FOLDER --batch 4 16 --record fits.json
+
+The two take turns. Start-up, recording, loading, validation and checkpoints are part of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from record import Red, environment, interval, outcome_of, parser_of, summary, write
+
+from lucid_accel.testing import Outcome, digest, first_difference
+
+
+def fits(args: argparse.Namespace, batch: int) -> dict[str, Any]:
+    """Alternate whole commands."""
+    seconds: dict[str, list[float]] = {"native": [], "accelerated": []}
+    reports, reference = [], None
+    for pair in range(args.pairs):
+        for arm in ("native", "accelerated") if pair % 2 == 0 else ("accelerated", "native"):
+            with tempfile.TemporaryDirectory() as root:
+                taken, outcome, report = command(args, batch, arm, Path(root))
+            reference = reference or outcome
+            if (place := first_difference(reference, outcome)) is not None:
+                raise Red(f"parity is red: {arm} fit of pair {pair}, batch {batch}: {place} differs")
+            seconds[arm].append(taken)
+            reports += [report] if report else []
+            print(f"batch {batch} pair {pair} {arm:12} {taken:6.1f} s", flush=True)
+    saved = [n - a for n, a in zip(seconds["native"], seconds["accelerated"], strict=True)]
+    return {
+        "batch": batch,
+        "parity": f"green: {2 * args.pairs} fits, each with {len(reference or {})} equal places",
+        "seconds": {arm: summary(taken) for arm, taken in seconds.items()},
+        "seconds_saved": {**summary(saved), "interval_95": interval(saved)},
+        "percent_saved": round(100 * statistics.median(saved) / statistics.median(seconds["native"]), 2),
+        "report_of_the_last_fit": reports[-1],
+    }
+
+
+def command(args: argparse.Namespace, batch: int, arm: str, root: Path) -> tuple[float, Outcome, Any]:
+    """Run one ``lucid fit``; return its seconds, what came of it, and the accelerations' report."""
+    line = [sys.executable, "-m", "lucid_core", "fit", "--config", "detect", "--data.root", args.folder]
+    for split, named in (("train", args.annotations), ("val", args.val_annotations)):
+        line += [f"--data.{split}_images", "images", f"--data.{split}_annotations", named]
+    line += ["--data.batch_size", str(batch), "--data.image_size", str(args.size), "--data.workers", str(args.workers)]
+    line += ["--trainer.max_epochs", str(args.epochs), "--trainer.precision", args.precision]
+    line += ["--trainer.default_root_dir", str(root), "--trainer.log_every_n_steps", "1"]
+    if arm == "accelerated":
+        for name in args.accelerations:
+            line += [f"--trainer.callbacks+={name}", "--trainer.callbacks.strict=true"]
+    start = time.perf_counter()
+    done = subprocess.run(line, capture_output=True, text=True)
+    taken = time.perf_counter() - start
+    if done.returncode:
+        raise SystemExit(f"{' '.join(line)}\n{done.stderr[-3000:]}")
+    run = root / "runs" / "version_0"
+    outcome = outcome_of(run / "checkpoints" / "last.ckpt")
+    with (run / "metrics.csv").open() as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            values = {name: value for name, value in row.items() if value and not name.startswith("accel/")}
+            if set(values) - {"step", "epoch"}:
+                outcome |= digest(values, f"row {number} of the log")
+    report = run / "accelerations.json"
+    return taken, outcome, json.loads(report.read_text()) if report.exists() else None
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--val-annotations", default="annotations/instances_val2017.json", help="below FOLDER")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--accelerations", nargs="+", default=["LossReplay", "NetworkReplay"])
+    args = parser.parse_args()
+    named = ("size", "precision", "workers", "annotations", "val_annotations", "pairs", "epochs", "accelerations")
+    record = {
+        "what": "fits",
+        **environment(args),
+        "settings": {name: getattr(args, name) for name in named},
+        "rows": [],
+    }
+    for batch in args.batch:
+        record["rows"].append(fits(args, batch))
+        write(args, record)
+
+
+if __name__ == "__main__":
+    main()
