@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,21 +32,41 @@ TUTORIAL = REPOSITORY / "docs" / "writing-an-acceleration.md"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package, installed into a folder of its own."""
-    # Builds litter: from a copy.
-    source, target = tmp_path_factory.mktemp("source") / "lucid-example", tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKAGE, source, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target"]
-    done = subprocess.run([*command, str(target), str(source)], capture_output=True, text=True)
+    """A fresh environment with core, accel and the package in it; what they depend on is borrowed from this one."""
+    folder = tmp_path_factory.mktemp("fresh")
+    litter = shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info", "build")
+    checkout, package = folder / "checkout", folder / "lucid-example"
+    shutil.copytree(REPOSITORY / "src", checkout / "src", ignore=litter)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, checkout)
+    shutil.copytree(PACKAGE, package, ignore=litter)
+    venv.create(folder / "env", symlinks=True)
+    (packages,) = (folder / "env").glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "env"),
+        "install",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    sources = [str(checkout), str(checkout / "src" / "lucid_accel"), str(package)]
+    done = subprocess.run([*command, *sources], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return target
+    return packages
 
 
 def python(site: Path, *argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(REPOSITORY / "src"), str(site)])
-    variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    variables.pop("LUCID_DISABLE_PLUGINS", None)
-    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, env=variables, cwd=cwd)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("LUCID_DISABLE_PLUGINS", "PYTHONPATH"):
+        variables.pop(name, None)
+    executable = site.parents[2] / "bin" / "python"
+    return subprocess.run(
+        [executable, *argv], capture_output=True, text=True, env=variables, cwd=cwd or site.parents[2]
+    )
 
 
 def test_the_package_is_listed(site: Path) -> None:
@@ -53,8 +75,16 @@ def test_the_package_is_listed(site: Path) -> None:
 
 
 def test_only_the_package_itself_is_installed(site: Path) -> None:
-    installed = {str(path.relative_to(site)) for path in site.rglob("*.py")}
+    installed = {str(path.relative_to(site)) for path in site.rglob("lucid_example/**/*.py")}
     assert installed == {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "lucid_example").glob("*.py")}
+
+
+def test_everything_is_imported_from_the_fresh_environment(site: Path) -> None:
+    names = ("lucid_core", "lucid_accel", "lucid_example")
+    done = python(
+        site, "-c", f"import {', '.join(names)}; print(*({', '.join(f'{n}.__file__' for n in names)}), sep=chr(10))"
+    )
+    assert [Path(line).parent for line in done.stdout.split()] == [site / name for name in names], done.stderr
 
 
 @pytest.mark.slow
