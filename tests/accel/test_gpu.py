@@ -6,7 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -202,6 +202,70 @@ def test_zeros_in_place_of_absent_gradients_are_seen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Recording, "run_backward", filled)
     with pytest.raises(AssertionError, match="differs from the native fit"):
         assert_parity(Classifier, pictures, [body_replay(proof="off")], accelerator="gpu", devices=1)
+
+
+class Cached(nn.Module):
+    """Reads a tensor that only a cache outside of the module holds."""
+
+    cache: ClassVar[dict[str, Tensor]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if "scale" not in self.cache:
+            self.cache["scale"] = torch.full((1, 16, 1, 1), 0.5, device=x.device)
+        return x * self.cache["scale"]
+
+
+def test_what_a_recording_reads_lives_as_long_as_it_does() -> None:
+    class Evict(Callback):
+        """Throws the cached tensor away, and takes its memory."""
+
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 8:
+                Cached.cache.clear()
+                self.taken = [torch.full((1, 16, 1, 1), torch.nan, device="cuda") for _ in range(64)]
+
+    Cached.cache.clear()
+    item = body_replay(strict=True)
+    make, settings = (lambda: Classifier(Cached())), {"accelerator": "gpu", "devices": 1}
+    native = run(make, pictures, [Evict()], **settings)
+    Cached.cache.clear()
+    assert first_difference(native, run(make, pictures, [Evict(), item], **settings)) is None
+    assert item.tally.replayed == 20
+
+
+class FromHost(nn.Module):
+    """Brings numbers from the host in every call, without waiting."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.tensor([0.5] * 16).pin_memory().to(x.device, non_blocking=True).view(1, 16, 1, 1)
+
+
+def test_numbers_from_the_host_are_not_recorded() -> None:
+    item = body_replay()
+    assert_parity(lambda: Classifier(FromHost()), pictures, [item], must_replay=False, accelerator="gpu", devices=1)
+    assert "capture_failed" in item.verdict
+
+
+class Twice(LightningModule):
+    """Uses a parameter of the part natively too, before the part, and keeps a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Body(nn.Identity())
+        self.last: Tensor | None = None
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        penalty = self.body.used.weight.square().sum()
+        self.last = self.body(batch[0])[0]
+        return nn.functional.cross_entropy(self.last, batch[1]) + 0.1 * penalty
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 1e-2, momentum=0.9)
+
+
+def test_a_parameter_that_is_used_natively_too_and_a_graph_that_is_kept_are_equal() -> None:
+    item = body_replay()
+    assert_parity(Twice, pictures, [item], must_replay=False, accelerator="gpu", devices=1)
 
 
 # Faults

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.backends import cuda, cudnn
 from torch.nn import Parameter
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
@@ -17,6 +18,10 @@ from lucid_accel.reasons import Reason
 __all__ = ["Call", "Form", "Signature"]
 
 _HOLE = object()
+
+
+#: Bytes: the widest load of a kernel.
+_ALIGNMENT = 16
 
 
 class _Row(NamedTuple):
@@ -81,7 +86,8 @@ class Call:
         refusal: Why no recording can serve such a call, if none can. ``scalars``: an argument is neither a tensor nor a
             plain value, so nobody can tell when it changes. ``dtype``: a tensor is no ordinary one, or not on the
             device, where a number that a kernel takes from it would be frozen. ``alias``: a tensor repeats itself in
-            memory, so that a copy of it has another layout, or one that requires a gradient comes twice.
+            memory, so that a copy of it has another layout, or one that requires a gradient comes twice. ``stride``: a
+            tensor begins where no vector may, so that a copy of it, which does, may go to another kernel.
     """
 
     def __init__(
@@ -114,6 +120,8 @@ class Call:
             grows = id(leaf) in padded and leaf.dim() > 1
             if ordinary and not leaf.is_contiguous() and _repeats(leaf):
                 self.refusal = Reason.ALIAS
+            if ordinary and leaf.data_ptr() % _ALIGNMENT:
+                self.refusal = Reason.STRIDE
             if grows:
                 self.rows = max(self.rows, shape[1])
                 shape, stride = shape[:1] + shape[2:], leaf.is_contiguous()
@@ -149,11 +157,16 @@ def _numerics(device: torch.device | None) -> tuple[Any, ...]:
         torch.is_autocast_enabled(kind) and (torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled()),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.enabled,
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        *map(_fp32, (cuda.matmul, cudnn.conv, cudnn.rnn)),  # type: ignore[attr-defined]
+        cudnn.enabled,
+        cudnn.deterministic,
+        cudnn.benchmark,
+        cuda.matmul.allow_fp16_reduced_precision_reduction,
+        cuda.matmul.allow_bf16_reduced_precision_reduction,
     )
+
+
+def _fp32(part: Any) -> str:
+    """What is in force for float32 in a part of torch: "none" means what holds for all, and there exactness."""
+    own: str = part.fp32_precision
+    return "ieee" if own == "none" else own

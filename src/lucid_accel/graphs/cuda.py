@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from lucid_accel.graphs.engine import CaptureError, Engine, Graph
+from lucid_accel.graphs.witness import Witness
 
 __all__ = ["CudaGraphEngine"]
 
@@ -36,14 +38,19 @@ class CudaGraphEngine(Engine):
         graph = torch.cuda.CUDAGraph()
         # A cast that autocast kept from before would be read by every replay, and never made anew.
         torch.clear_autocast_cache()
-        done = False
+        witness, first, done = Witness(self.device), None, False
         try:
             with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-                result = body()
+                try:
+                    with witness:
+                        result = body()
+                except Exception as error:
+                    first = error
+                    raise
             done = True
         except Exception as error:
             # A capture that was invalidated makes its own end fail too: the first error is the one to tell.
-            cause = error.__context__ if isinstance(error.__context__, Exception) else error
+            cause = first or error
             raise CaptureError(f"{type(cause).__name__}: {cause}") from cause
         finally:
             torch.cuda.set_stream(stream)
@@ -53,7 +60,7 @@ class CudaGraphEngine(Engine):
             # The workspace of matrix products lies in the pool: kept for later ones, it would keep the pool.
             torch._C._cuda_clearCublasWorkspaces()
             self.set_generator_state(generator)
-        return graph, result
+        return _Recorded(graph, list(witness.kept.values())), result
 
     def _mend(self) -> None:
         """Leave the state that a capture leaves that did end well.
@@ -93,3 +100,14 @@ class CudaGraphEngine(Engine):
     def trim(self) -> None:
         """Return unused blocks to the device."""
         torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Recorded:
+    """A graph, and the memory that it reads from outside its pool."""
+
+    graph: torch.cuda.CUDAGraph
+    kept: list[torch.UntypedStorage]
+
+    def replay(self) -> None:
+        self.graph.replay()

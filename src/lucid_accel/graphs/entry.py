@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -66,15 +66,16 @@ class Entry:
         """Whether this call should prove the recording: the first one, and one more after many replays."""
         return self.proofs == 0 or (self.proofs == 1 and self.replays >= SECOND_PROOF)
 
-    def watch(self, result: Any, wanted: Mapping[Any, Tensor]) -> Any:
+    def watch(self, result: Any, wanted: Mapping[Any, Tensor], own: Collection[Tensor]) -> Any:
         """Note the structure of a native result, and the gradients that will reach it and leave; return it, aliased.
 
         Args:
             result: What the region returned.
             wanted: Its inputs and parameters that require gradients, by any key.
+            own: Its inputs, parameters and buffers.
         """
         self.close()
-        self.fault = _odd_leaf(result)
+        self.fault = _odd_leaf(result, {x.untyped_storage().data_ptr() for x in own})
         if self.fault is not None:
             return result
         tensors, self._shape, self._constants = _split(result)
@@ -146,9 +147,11 @@ def _split(result: Any) -> tuple[list[Tensor], _Shape, list[Any]]:
     return list(tensors.values()), _Shape(spec, shape), [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
-def _odd_leaf(result: Any) -> str | None:
+def _odd_leaf(result: Any, own: Container[int]) -> str | None:
     for leaf in tree_flatten(result)[0]:
         ordinary = leaf.layout is torch.strided if type(leaf) in (Tensor, nn.Parameter) else is_plain(leaf)
         if not ordinary:
             return f"it returns a {type(leaf).__name__}, which a recording cannot make anew"
+        if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in own:
+            return "it returns an input, a parameter or a buffer, and who writes to it later would write to a copy"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import deque
 from enum import Enum
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 __all__ = ["fingerprint", "is_plain"]
 
+_LONG = 256
 _TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, *_TORCH)
 
@@ -26,7 +28,8 @@ def fingerprint(value: Any, depth: int = 4) -> Any:
     """Return something that compares unequal when the values in ``value`` differ, in type or in a bit.
 
     Tensors differ by identity and address, since what is read from the device is read at every replay; one on the CPU
-    also differs when it was written, since a number that a kernel takes from there is frozen.
+    also differs when it was written, since a number that a kernel takes from there is frozen. Containers of more than
+    256 items, such as a vocabulary, are known by identity and length alone.
     """
     if isinstance(value, float | complex):
         return type(value), repr(value)
@@ -34,13 +37,16 @@ def fingerprint(value: Any, depth: int = 4) -> Any:
         return type(value), value
     if isinstance(value, Tensor):
         written = value._version if value.is_cpu and not value.is_inference() else 0
-        return id(value), value.data_ptr() if value.layout is torch.strided else 0, written
+        address = (value.data_ptr(), value.stride()) if value.layout is torch.strided else 0
+        return id(value), address, value.dtype, value.shape, written
     if isinstance(value, np.ndarray | np.generic):
         return type(value), value.dtype, value.shape, value.tobytes()
     if (state := _drawn(value)) is not None:
-        return id(value), fingerprint(state, depth + 4)
+        return id(value), pickle.dumps(state)
     if depth == 0 or isinstance(value, nn.Module | type):
         return id(value)
+    if isinstance(value, dict | list | tuple | set | frozenset | deque) and len(value) > _LONG:
+        return id(value), len(value)
     if isinstance(value, dict):
         return type(value), [(fingerprint(k, depth - 1), fingerprint(v, depth - 1)) for k, v in value.items()]
     if isinstance(value, list | tuple | set | frozenset | deque):

@@ -41,10 +41,10 @@ class Verdict(Enum):
 class Proof:
     """One native step, watched, to be compared with its replay.
 
-    :meth:`run` is the native forward of the step. Hooks note what reaches the region in the backward and what leaves
-    it, apart from what other users of the same tensors add. Once the backward is done, :meth:`verdict` replays the same
-    step from the state it began with and compares outputs, gradients, what it wrote and the random generator. The
-    native state stays.
+    :meth:`begin`, then :meth:`run`, which is the native forward of the step. Hooks note what reaches the region in the
+    backward and what leaves it, apart from what other users of the same tensors add. Once the backward is done,
+    :meth:`verdict` replays the same step from the state it began with and compares outputs, gradients, what it wrote
+    and the random generator. The native state stays.
 
     Args:
         engine: The recording's engine.
@@ -69,14 +69,17 @@ class Proof:
         self._before: dict[str, Tensor] = {}
         self._after: dict[str, Tensor] = {}
 
+    def begin(self) -> None:
+        """Note the state that the step begins with."""
+        self._before = self._state()
+
     def run(self, function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run the region natively and watch.
 
         Raises:
             OtherResult: It returned what it was not recorded with.
         """
-        self._before = self._state()
-        self._inputs = [x.detach() for x in inputs]
+        self._inputs = [Layout.of(x).copy(x.detach()) for x in inputs]
         wanted: dict[Any, Tensor] = {i: x for i, x in enumerate(inputs) if x.requires_grad}
         wanted |= self._parameters
         self._keys = list(wanted)

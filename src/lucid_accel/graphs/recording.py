@@ -160,8 +160,9 @@ class Recording:
     @torch.no_grad()
     def run_backward(self, cotangents: Sequence[Tensor | None]) -> Gradients:
         """Copy in, launch, copy out; or compute natively, where these cotangents are not what was recorded for."""
+        surprise = self._surprised(cotangents)
         self._pending = False
-        if (surprise := self._surprised(cotangents)) is not None:
+        if surprise is not None:
             self.surprise = surprise
             # The forward is run once more, from where its replay began; what it moved stays as it is now.
             buffers, generator = [x.clone() for x in self._buffers], self._engine.generator_state()
@@ -209,6 +210,8 @@ class Recording:
         return [*(x for x in self._inputs if x.requires_grad), *self._parameters]
 
     def _surprised(self, cotangents: Sequence[Tensor | None]) -> str | None:
+        if self._backward is not None and not self._pending:
+            return "its result went backward a second time"
         for index, (x, layout) in enumerate(zip(cotangents, self._planned, strict=True)):
             if (x is None) != (layout is None):
                 return f"output {index} got {'no' if x is None else 'a'} gradient, unlike when it was recorded"
@@ -283,11 +286,8 @@ class _Node(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        if ctx.turn != ctx.recording._turn or not ctx.recording.pending:
-            raise RuntimeError(
-                "a recorded step can go backward once, before the next forward: this result's backward came twice, "
-                "or too late"
-            )
+        if ctx.turn != ctx.recording._turn:
+            raise RuntimeError("a recorded step can go backward before the next forward: this result's came too late")
         gradients = iter(ctx.recording.run_backward(cotangents))
         return None, None, *(next(gradients) if wanted else None for wanted in ctx.wants)
 

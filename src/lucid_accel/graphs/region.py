@@ -7,17 +7,18 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lucid_accel.graphs.call import Call
 from lucid_accel.graphs.certificate import Certificate, Change
 from lucid_accel.graphs.engine import CaptureError, Engine
 from lucid_accel.graphs.entry import Entry
-from lucid_accel.graphs.host_random import host_random_state
 from lucid_accel.graphs.listener import Listener
 from lucid_accel.graphs.proof import Proof, Verdict
 from lucid_accel.graphs.recording import OtherResult
 from lucid_accel.graphs.shelf import Shelf
+from lucid_accel.graphs.side_effects import SideEffects
+from lucid_accel.graphs.witness import other_modes
 from lucid_accel.reasons import Reason
 
 __all__ = ["Region"]
@@ -61,6 +62,7 @@ class Region:
         self._calls = 0
         self._suspect = False
         self._suspended = False
+        self._watched: Entry | None = None
         self._proving: tuple[Proof, Entry] | None = None
         self._shelf = Shelf(engine, module)
         self._certificate: Certificate | None = None
@@ -80,7 +82,7 @@ class Region:
             return self._learn(reason, entry, call, native, args, kwargs)
         assert entry.recording is not None
         if self._proof and entry.proof_due():
-            return self._prove(entry, call, native)
+            return self._prove(entry, call, native, args, kwargs)
         outputs = entry.recording(call.tensors)
         entry.replays += 1
         self._shelf.pause.end()
@@ -88,7 +90,10 @@ class Region:
         return entry.rebuild(outputs)
 
     def after_backward(self) -> None:
-        """Finish the proof that waits for the backward of its step, if one does."""
+        """Finish the watch, or the proof, that waits for the backward of its step, if one does."""
+        if self._watched is not None:
+            self._watched.end_watch()
+            self._watched = None
         if self._proving is None:
             return
         (proof, entry), self._proving = self._proving, None
@@ -165,6 +170,8 @@ class Region:
             return Reason.COMPILING
         if self._engine.is_capturing():
             return Reason.FOREIGN_CAPTURE
+        if other_modes():
+            return Reason.HOOKS
         if self._shelf.pending() or self._proving is not None:
             return Reason.OUTSTANDING_BACKWARD
         stream = self._engine.stream()
@@ -242,27 +249,24 @@ class Region:
     ) -> Any:
         """Call natively; note which results get gradients, how these are laid out, and what Python does meanwhile."""
         assert self._certificate is not None
-        host, written, inputs = host_random_state(self._engine.device), self._certificate.versions(), call.versions()
+        effects = SideEffects(self._engine.device, self._certificate, call)
         result = self._natively(reason, native, args, kwargs)
-        if host_random_state(self._engine.device) != host:
-            self.retire(Reason.SCALARS, "it draws random numbers on the host, which a recording would freeze")
-        elif (change := self._certificate.whole_change()) is not None:
-            self.retire(Reason.SCALARS, f"{change[1]} while it ran, which a recording would freeze")
-        elif call.versions() != inputs:
-            self.retire(Reason.CAPTURE_FAILED, "it writes to its inputs, and a replay would write to copies of them")
-        elif self._certificate.versions() != written:
-            self.retire(
-                Reason.STORAGE, "it writes to a parameter, or to a tensor that is no buffer of it, while it runs"
-            )
-        else:
-            return entry.watch(result, self._wanted(call))
-        return result
+        if (found := effects.found()) is not None:
+            self.retire(*found)
+            return result
+        self._watched = entry
+        return entry.watch(result, self._shelf.wanted(call), self._shelf.own(call))
 
-    def _prove(self, entry: Entry, call: Call, native: Native) -> Any:
+    def _prove(self, entry: Entry, call: Call, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run this step natively, watched, and replay it after its backward."""
         assert entry.recording is not None
         written = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         proof = Proof(self._engine, entry.recording, self._shelf.parameters(), written)
+        try:
+            proof.begin()
+        except torch.OutOfMemoryError:
+            self.retire(Reason.MEMORY, "there is no memory to note the state of a step, to prove its replay")
+            return self._natively(Reason.MEMORY, native, args, kwargs)
         self._proving = proof, entry
         self._listener.native(Reason.WARMUP)
         try:
@@ -284,9 +288,6 @@ class Region:
         self._listener.recorded(growth)
         self._listener.spent(time.perf_counter() - start)
         return True
-
-    def _wanted(self, call: Call) -> dict[Any, Tensor]:
-        return {**{i: x for i, x in enumerate(call.tensors) if x.requires_grad}, **self._shelf.parameters()}
 
     def _drop_recordings(self) -> None:
         self._end_proof()

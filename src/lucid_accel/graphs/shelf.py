@@ -56,6 +56,14 @@ class Shelf:
         """Return the trainable parameters by name."""
         return {name: x for name, x in self._module.named_parameters() if x.requires_grad}
 
+    def wanted(self, call: Call) -> dict[Any, Tensor]:
+        """Return what gets a gradient: inputs by their place, parameters by name."""
+        return {i: x for i, x in enumerate(call.tensors) if x.requires_grad} | self.parameters()  # type: ignore[return-value]
+
+    def own(self, call: Call) -> list[Tensor]:
+        """Return inputs, parameters and buffers."""
+        return [*call.tensors, *self._module.parameters(), *self._module.buffers()]
+
     def has_room(self) -> bool:
         """Whether one more signature may be recorded: there are few, and one of the largest would fit twice."""
         recorded, room = len(self.recorded()), self._engine.headroom()
@@ -70,6 +78,8 @@ class Shelf:
         Raises:
             CaptureError: See :meth:`Engine.capture`. Then there is no recording.
         """
+        # A capture begins by emptying the cache, which would count as shrinking.
+        self._engine.trim()
         reserved, capacity = self._engine.reserved(), max(entry.seen_rows, call.rows)
         if entry.recording is not None:
             entry.recording.drop()

@@ -7,7 +7,7 @@ in, results are overwritten by the next replay, and reading a value on the host 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lucid_accel.graphs.engine import CaptureError, Engine, Graph
+from lucid_accel.graphs.witness import tensors_in
 
 __all__ = ["TapeEngine"]
 
@@ -85,18 +86,18 @@ class _Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.overloadpacket in _READS:
             raise RuntimeError(f"{func} reads a value back to the host")
-        if func.overloadpacket is aten.index and any(x.dtype in _MASKS for x in _tensors(args[1])):
+        if func.overloadpacket is aten.index and any(x.dtype in _MASKS for x in tensors_in(args[1])):
             raise RuntimeError(f"{func} with a mask has a shape that depends on values")
         if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((args, kwargs))):
             raise RuntimeError(f"{func} draws from a generator of its own")
-        for tensor in _tensors((args, kwargs)):
+        for tensor in tensors_in((args, kwargs)):
             address = tensor.untyped_storage().data_ptr()
             if address not in self._made and address not in self._before:
                 whole = _whole(tensor)
                 self._before[address] = (whole, whole.clone())
         result = func(*args, **kwargs)
-        known = {tensor.untyped_storage().data_ptr() for tensor in _tensors((args, kwargs))}
-        self._made |= {tensor.untyped_storage().data_ptr() for tensor in _tensors(result)} - known
+        known = {tensor.untyped_storage().data_ptr() for tensor in tensors_in((args, kwargs))}
+        self._made |= {tensor.untyped_storage().data_ptr() for tensor in tensors_in(result)} - known
         self._calls.append((func, args, kwargs, result))
         return result
 
@@ -111,13 +112,9 @@ class _Tape(TorchDispatchMode):
         """Call every operator again, and leave its results where they were."""
         for func, args, kwargs, result in self._calls:
             again = func(*args, **kwargs)
-            for old, new in zip(_tensors(result), _tensors(again), strict=True):
+            for old, new in zip(tensors_in(result), tensors_in(again), strict=True):
                 if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
                     old.detach().copy_(new)
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
 def _whole(tensor: Tensor) -> Tensor:

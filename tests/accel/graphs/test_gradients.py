@@ -145,12 +145,16 @@ def test_results_may_be_written_to() -> None:
     assert twin.step(images(), loss=doubled) == "replay"
 
 
-def test_a_second_backward_is_a_clear_error() -> None:
+def test_a_second_backward_is_native_and_ends_the_replay() -> None:
     twin = replaying()
-    result = twin.forward(images()).sum()
-    result.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="can go backward once, before the next forward"):
-        result.backward()
+
+    def twice(result: Any) -> Tensor:
+        result.sum().backward(retain_graph=True)
+        return squares(result)
+
+    assert twin.step(images(), loss=twice) == "replay"
+    twin.region.next_step()
+    assert "second time" in twin.notes.retirements[0][1]
 
 
 def test_a_backward_after_the_next_forward_is_a_clear_error() -> None:

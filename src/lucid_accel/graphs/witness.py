@@ -1,0 +1,68 @@
+"""What recorded work reads from outside: memory that has to live as long as the recording does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["Witness", "other_modes", "tensors_in"]
+
+_COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_)
+
+
+class Witness(TorchDispatchMode):
+    """Sees every operator of a capture.
+
+    A graph keeps addresses, not tensors: what Python alone held, such as the anchors of a cache, could be freed, and a
+    replay would read what came to lie there.
+
+    Args:
+        device: Where the recorded work runs. Reading a tensor of another device is refused: the graph would read the
+            memory of the host at every replay, whatever lies there by then.
+
+    Attributes:
+        kept: The memory that was read, or written, and not made inside.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: dict[int, torch.UntypedStorage] = {}
+        self._device = device.type
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.device.type != self._device:
+                if tensor.dim() or func.overloadpacket in _COPIES:
+                    raise RuntimeError(
+                        f"{func} reads a tensor on {tensor.device}, whose memory a replay would read again"
+                    )
+                continue
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._made:
+                self.kept.setdefault(storage.data_ptr(), storage)
+        result = func(*args, **kwargs)
+        self._made |= {x.untyped_storage().data_ptr() for x in tensors_in(result)} - self.kept.keys()
+        return result
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a tree."""
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def other_modes() -> bool:
+    """Whether somebody sees operators, functions or saved tensors as they pass: a replay would pass unseen."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        or any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+    )

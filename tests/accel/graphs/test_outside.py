@@ -1,0 +1,154 @@
+"""What lies outside a region and yet belongs to it: memory, modes, settings, containers."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import timeit
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lucid_accel.graphs.certificate import Certificate
+from lucid_accel.graphs.proof import Proof
+from lucid_accel.graphs.witness import Witness
+from lucid_accel.reasons import Reason
+from tests.accel.graphs.twin import Net, Twin, images, replaying
+
+
+class Queue(Net):
+    """Returns a buffer, which the caller writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x), self.queue
+
+
+class Passing(Net):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x), x.flatten(1)
+
+
+@pytest.mark.parametrize("net", [Queue, Passing])
+def test_a_part_that_returns_what_it_was_given_or_holds_is_never_recorded(net: type[Net]) -> None:
+    twin = Twin(net())
+
+    def write(result: Any) -> Tensor:
+        if net is Queue:  # a convolution needs its input as it was
+            result[1].detach().add_(1)
+        return result[0].square().mean()
+
+    assert twin.replay(images(), loss=write) == "retired"
+    assert "returns an input, a parameter or a buffer" in twin.notes.retirements[0][1]
+
+
+def test_a_witness_keeps_what_is_read_and_not_what_is_made() -> None:
+    outside, inside = torch.randn(3), []
+    with Witness(torch.device("cpu")) as witness:
+        made = outside * 2
+        inside.append(weakref.ref(made.untyped_storage()))
+        made.add_(1)
+        del made
+    assert list(witness.kept) == [outside.untyped_storage().data_ptr()]
+
+
+def test_a_witness_refuses_memory_of_another_device() -> None:
+    with Witness(torch.device("meta")), pytest.raises(RuntimeError, match="whose memory a replay would read again"):
+        torch.ones(3) * 2
+
+
+class Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Called(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def _saved() -> AbstractContextManager[Any]:
+    return torch.autograd.graph.saved_tensors_hooks(lambda x: x * 2, lambda x: x / 2)
+
+
+@pytest.mark.parametrize("mode", [Seen, Called, _saved])
+def test_a_call_that_somebody_else_sees_through_is_native(mode: Callable[[], AbstractContextManager[Any]]) -> None:
+    twin = replaying()
+    with mode():
+        assert twin.step(images()) == "hooks"
+    with torch.device("cpu"):  # a mode that only says where new tensors go
+        assert twin.step(images()) == "replay"
+    assert not twin.notes.retirements
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'torch.backends.cuda.matmul.fp32_precision = "tf32"',
+        'torch.backends.fp32_precision = "ieee"',
+        'torch.backends.cudnn.fp32_precision = "ieee"',
+        'torch.backends.cudnn.conv.fp32_precision = "ieee"',
+        'torch.backends.cudnn.rnn.fp32_precision = "ieee"',
+    ],
+)
+@pytest.mark.slow
+def test_new_settings_of_precision_are_read_without_the_old_ones(setting: str) -> None:
+    code = (
+        f"import torch\n{setting}\nfrom lucid_accel.graphs.call import Call\nprint(Call((torch.ones(2),), {{}}).rows)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_a_changed_precision_of_convolutions_is_native() -> None:
+    twin, conv = replaying(), torch.backends.cudnn.conv
+    before = conv.fp32_precision
+    conv.fp32_precision = "ieee"
+    try:
+        assert twin.step(images()) == "precision"
+    finally:
+        conv.fp32_precision = before
+    assert twin.step(images()) == "replay"
+
+
+def test_running_out_of_memory_before_a_proof_is_a_retirement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Proof) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(Proof, "begin", full)
+    twin = Twin(Net())
+    assert twin.replay(images()) == "retired"
+    assert twin.notes.retirements[0][0] is Reason.MEMORY
+    assert gc.isenabled()
+
+
+def test_a_long_container_costs_nothing() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    net.vocabulary = {str(number): number for number in range(50_000)}
+    net.words = list(range(50_000))
+    certificate = Certificate(net)
+    assert certificate.change() is None
+    assert min(timeit.repeat(certificate.change, number=10, repeat=3)) / 10 < 5e-3
+    net.words.append(3)
+    change = certificate.change()
+    assert change is not None
+    assert "words changed" in change[1]
+
+
+def test_inputs_that_begin_between_vectors_are_native() -> None:
+    twin = replaying()
+    memory = torch.zeros(1 + images().numel())
+    shifted = memory[1:].view(images().shape).copy_(images())
+    assert twin.step(shifted) == "stride"
+    assert twin.step(images()) == "replay"
