@@ -9,14 +9,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import random
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from torch.backends import cudnn
+from torch.utils import deterministic
 from torch.utils.data import DataLoader
 
 from lucid_accel.acceleration import Acceleration
@@ -36,8 +41,11 @@ __all__ = [
     "tiny_detector",
 ]
 
-#: A fit by place: hashes of every tensor of its checkpoint, and the bits of its losses.
+#: A fit by place: type, shape and hash of every tensor of its checkpoint, of its losses and of its metrics.
 Outcome = dict[str, str]
+
+#: What seeding and deterministic mode write to the environment.
+_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 
 
 def cpu_engine() -> AbstractContextManager[None]:
@@ -54,7 +62,7 @@ def assert_parity(
     must_replay: bool = True,
     **trainer: Any,
 ) -> Outcome:
-    """Fit twice natively and once accelerated, and compare whole checkpoints and every loss, bit by bit.
+    """Fit twice natively and once accelerated, and compare whole checkpoints, every loss and all metrics, bit by bit.
 
     Args:
         module: Makes the module; called after seeding, once for each fit.
@@ -95,6 +103,8 @@ def run(
 ) -> Outcome:
     """Fit once, seeded, and return what came of it.
 
+    Global settings, the environment and random generators are afterwards as they were.
+
     Args:
         module: Makes the module.
         batches: Makes the training batches.
@@ -103,29 +113,31 @@ def run(
         keep: Where to keep the last checkpoint.
         trainer: Settings of the Trainer.
     """
-    seed_everything(0, verbose=False)
     losses = _Losses()
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     settings = {"accelerator": "cpu", "max_epochs": 2, "deterministic": True, **quiet, **trainer}
-    fitted = Trainer(callbacks=[*callbacks, losses], **settings)
-    loader: DataLoader[Any] = DataLoader(list(batches()), batch_size=None)  # type: ignore[arg-type]
-    fitted.fit(module(), train_dataloaders=loader, ckpt_path=ckpt_path)
-    with tempfile.TemporaryDirectory() as folder:
+    with _put_back(), tempfile.TemporaryDirectory() as folder:
+        seed_everything(0, verbose=False)
+        fitted = Trainer(callbacks=[*callbacks, losses], **settings)
+        loader: DataLoader[Any] = DataLoader(list(batches()), batch_size=None)  # type: ignore[arg-type]
+        fitted.fit(module(), train_dataloaders=loader, ckpt_path=ckpt_path)
+        metrics = digest(dict(fitted.callback_metrics), "metric")
         path = keep or Path(folder, "last.ckpt")
         fitted.save_checkpoint(path)
         outcome = digest(torch.load(path, map_location="cpu", weights_only=False))
-    return {**outcome, **losses.seen}
+    return {**outcome, **losses.seen, **metrics}
 
 
 def digest(checkpoint: Any, place: str = "") -> Outcome:
-    """Hash every tensor of a checkpoint and note every other value, by place."""
+    """Note type, shape and hash of every tensor of a checkpoint, and every other value, by place."""
     if isinstance(checkpoint, dict):
         parts = checkpoint.items()
     elif isinstance(checkpoint, list | tuple):
         parts = dict(enumerate(checkpoint)).items()
     elif isinstance(checkpoint, torch.Tensor):
         octets = checkpoint.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return {place: hashlib.sha256(octets.numpy().tobytes()).hexdigest()}
+        bits = hashlib.sha256(octets.numpy().tobytes()).hexdigest()
+        return {place: f"{checkpoint.dtype} {list(checkpoint.shape)} {bits}"}
     else:
         return {place: repr(checkpoint)}
     return {key: value for name, part in parts for key, value in digest(part, f"{place}/{name}").items()}
@@ -164,6 +176,31 @@ def tiny_batches(count: int = 6, batch: int = 2, size: int = 64, objects: Sequen
         targets = Targets(boxes * valid.unsqueeze(2), labels, valid.clone())
         made.append(Batch(pixels, targets, torch.arange(images), torch.zeros(images, 3)))
     return made
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    """Put back what seeding and a Trainer change in the process, however the block ends."""
+    variables = {name: os.environ.get(name) for name in _VARIABLES}
+    mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    convolutions = cudnn.deterministic, cudnn.benchmark
+    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    drawn = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for name, value in variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+        cudnn.deterministic, cudnn.benchmark = convolutions
+        deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+        torch.set_rng_state(drawn[2])
+        torch.cuda.set_rng_state_all(on_gpu)
 
 
 class _Losses(Callback):
