@@ -17,7 +17,7 @@ from lucid_accel.hookspecs import GROUP, PROJECT, Specs
 from lucid_core import plugins
 from lucid_core.seams import SEAMS, claim
 
-__all__ = ["Replacement", "Undo", "find", "is_free", "marked", "take"]
+__all__ = ["Replacement", "Undo", "find", "is_free", "marked", "marked_parts", "take"]
 
 #: Called instead of the seam, as ``replacement(native, *args, **kwargs)``.
 Replacement = Callable[..., Any]
@@ -27,7 +27,8 @@ Undo = Callable[[], None]
 def find(module: LightningModule, path: str) -> nn.Module | None:
     """Return the submodule that is the seam ``path``: what a plugin says, else the one whose method is marked so.
 
-    A plugin that fails, or offers what is no seam, is named in one warning and left out from then on.
+    ``None`` where there is none, or several marked ones, between which only the user can choose. A plugin that fails,
+    or offers what is no seam, is named in one warning and left out from then on.
 
     Raises:
         ValueError: Two plugins offer different submodules.
@@ -51,7 +52,13 @@ def find(module: LightningModule, path: str) -> nn.Module | None:
         )
     for part in offers.values():
         return part
-    return next((part for part in module.modules() if marked(part, path)), None)
+    parts = list(marked_parts(module, path).values())
+    return parts[0] if len(parts) == 1 else None
+
+
+def marked_parts(module: LightningModule, path: str) -> dict[str, nn.Module]:
+    """Return the submodules of which a method is marked as the seam ``path``, by name."""
+    return {name: part for name, part in module.named_modules() if marked(part, path)}
 
 
 def marked(part: nn.Module, path: str) -> bool:

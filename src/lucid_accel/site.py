@@ -72,7 +72,7 @@ class Site:
         return engine_for(self.device)
 
     def seam(self, path: str) -> nn.Module | None:
-        """Return the submodule that is the seam ``path`` in this run, ``None`` if the module has none."""
+        """Return the submodule that is the seam ``path`` in this run, ``None`` if the module has none or several."""
         return adapters.find(self.module, path)
 
 

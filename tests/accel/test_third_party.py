@@ -17,11 +17,13 @@ from typing import Any
 import pluggy
 import pytest
 import yaml
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
-from lucid_accel import adapters
+from lucid_accel import NetworkReplay, Replay, adapters
 from lucid_accel.hookspecs import PROJECT, Specs, hookimpl
+from lucid_accel.site import Site
+from lucid_accel.testing import cpu_engine
 from lucid_core.plugins import PluginWarning
 from lucid_core.seams import seam
 
@@ -242,6 +244,23 @@ def test_a_seam_that_a_subclass_overrides_is_none(install: Callable[..., None]) 
     assert adapters.find(module, "step.network") is None
     module.one = Marked()  # type: ignore[assignment]
     assert adapters.find(module, "step.network") is module.one
+
+
+def test_of_several_marked_parts_none_is_taken_in_silence(install: Callable[..., None]) -> None:
+    module = Stranger()
+    module.one, module.two = Marked(), Marked()  # type: ignore[assignment]
+    site = Site(Trainer(accelerator="cpu", logger=False, enable_checkpointing=False), module, started=False)
+    needs = "it needs one part that is the seam step.network, but Stranger has 2: one, two. To get a yes: "
+    with cpu_engine():
+        assert str(NetworkReplay().eligible(site)) == f"{needs}name a submodule with module=; Stranger has one, two"
+        assert NetworkReplay(module="two").eligible(site).ok
+        assert str(AnyNetwork().eligible(site)) == f"{needs}offer it from a plugin (hook lucid_seams)"
+        install(choice=lambda module: {"step.network": module.two})
+        assert AnyNetwork().eligible(site).ok and AnyNetwork().part(site) is module.two
+
+
+class AnyNetwork(Replay):
+    claims = ("step.network",)
 
 
 # The tutorial

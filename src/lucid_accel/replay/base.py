@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from torch import nn
 
 from lucid_accel.acceleration import Acceleration, Undo
-from lucid_accel.adapters import is_free, take
+from lucid_accel.adapters import is_free, marked_parts, take
 from lucid_accel.graphs.region import Region
 from lucid_accel.site import Answer, Site, no, recordable, yes
 
@@ -21,8 +21,8 @@ class Replay(Acceleration):
     """Base of accelerations that record one seam, a part of the network or the objective, and replay it.
 
     Args:
-        proof: ``on`` replays one step beside its native run, right after recording and once more later, and retires on
-            the first byte that differs. ``off`` leaves that out.
+        proof: ``on`` replays one step beside its native run, right after recording and once more after a hundred, and
+            retires on the first byte that differs. ``off`` leaves that out.
         on_failure: See :class:`Acceleration`.
         strict: See :class:`Acceleration`.
         keep: See :class:`Acceleration`.
@@ -46,7 +46,7 @@ class Replay(Acceleration):
         self._region: Region | None = None
 
     def part(self, site: Site) -> nn.Module | None:
-        """Return the submodule that is the seam in this run, ``None`` if there is none."""
+        """Return the submodule that is the seam in this run, ``None`` if there is none, or no single one."""
         return site.seam(self.claims[0])
 
     def eligible(self, site: Site) -> Answer:
@@ -63,9 +63,12 @@ class Replay(Acceleration):
         return yes()
 
     def without_part(self, site: Site) -> Answer:
-        """Say no, where the module does not have the seam."""
-        seen = f"{type(site.module).__name__} has none"
-        return no(f"it needs the seam {self.claims[0]}", seen, "offer it from a plugin (hook lucid_seams)")
+        """Say no, where no part is the seam, or several are."""
+        path, kind, fix = self.claims[0], type(site.module).__name__, "offer it from a plugin (hook lucid_seams)"
+        if len(several := marked_parts(site.module, path)) > 1:
+            seen = f"{kind} has {len(several)}: {', '.join(several)}"
+            return no(f"it needs one part that is the seam {path}", seen, fix)
+        return no(f"it needs the seam {path}", f"{kind} has none", fix)
 
     def suspend(self) -> None:
         """Call the seam natively, and keep what is recorded, until :meth:`resume`: to compare the two in one fit."""
