@@ -17,20 +17,21 @@ class LossReplay(Replay):
 
     Frozen: gains and the settings of the assigners, watched at every step. The weight between the branches is read from
     the device and stays live. Room for objects is that of the fullest batch so far: emptier ones clear the rest, a
-    fuller one is recorded again, three times.
+    fuller one is recorded again, three times. Containers of more than 256 items in an attribute are known by identity
+    and length alone.
 
-    Ends: changed gains, an exchanged part, a hook. Smaller batches, evaluation and anomaly mode are native for as long
-    as they last.
+    Ends: changed gains, an exchanged part, a hook. One backward per result: a second one is computed natively and ends
+    the replay. Smaller batches, evaluation and anomaly mode are native for as long as they last.
 
     Tasks: detection. Combines with every acceleration but one that takes the whole step.
 
     Elsewhere: the flag ``capture_loss``.
 
-    Costs: four native steps, under a second, and little memory.
+    Costs: four native steps, and one more after a hundred; under a second, and little memory.
 
     Args:
-        proof: ``on`` replays one step beside its native run, right after recording and once more later, and retires on
-            the first byte that differs. ``off`` leaves that out.
+        proof: ``on`` replays one step beside its native run, right after recording and once more after a hundred, and
+            retires on the first byte that differs. ``off`` leaves that out.
         on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
         strict: A no, a retirement, or a fit in which nothing was replayed is an error.
         keep: ``always`` keeps the recording to the end of the fit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from torch import nn
@@ -21,23 +22,25 @@ class NetworkReplay(Replay):
     forward without host reads, host randomness, or changes of Python state.
 
     Frozen: every Python value that the forward reads, such as ``trainer.current_epoch``; attributes of the modules are
-    watched, what lies outside them is not.
+    watched, what lies outside them is not. Containers of more than 256 items in an attribute are known by identity and
+    length alone.
 
     Ends: a hook, a parameter or buffer that is exchanged, an attribute that changes, a different set of results with
-    gradients. Freezing, and switching parts to evaluation, are recorded again, three times. Smaller batches, evaluation
-    and anomaly mode are native for as long as they last.
+    gradients. One backward per result: a second one is computed natively and ends the replay. Freezing, and switching
+    parts to evaluation, are recorded again, three times. Smaller batches, evaluation and anomaly mode are native for as
+    long as they last.
 
-    Tasks: detection, and any submodule of any module. Combines with every acceleration but one that takes the whole
-    step.
+    Tasks: detection, and any submodule of any module. One run can have one ``step.network``, so one NetworkReplay.
+    Combines with every acceleration but one that takes the whole step.
 
     Elsewhere: the flag ``capture_network``.
 
-    Costs: four native steps, half a second, and memory for one more set of activations.
+    Costs: four native steps, and one more after a hundred; half a second, and memory for one more set of activations.
 
     Args:
         module: Dotted path of a submodule of the LightningModule, for modules that know nothing of lucid.
-        proof: ``on`` replays one step beside its native run, right after recording and once more later, and retires on
-            the first byte that differs. ``off`` leaves that out.
+        proof: ``on`` replays one step beside its native run, right after recording and once more after a hundred, and
+            retires on the first byte that differs. ``off`` leaves that out.
         on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
         strict: A no, a retirement, or a fit in which nothing was replayed is an error.
         keep: ``always`` keeps the recording to the end of the fit.
@@ -73,8 +76,7 @@ class NetworkReplay(Replay):
         prefix = f"{place}." if place else ""
         names = ", ".join(prefix + name for name, _ in known[place].named_children()) or "none"
         if self.module is None:
-            fix = f"name a submodule with module=; {kind} has {names}"
-            return no("it needs the seam step.network", f"{kind} has none", fix)
+            return replace(super().without_part(site), fix=f"name a submodule with module=; {kind} has {names}")
         return no(
             f"it needs a submodule {self.module!r}", f"{kind} has none of that name", f"name one, such as {names}"
         )
