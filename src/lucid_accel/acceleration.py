@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lucid_accel.clock import FitClock
 from lucid_accel.reasons import Reason
-from lucid_accel.report import publish
+from lucid_accel.report import idleness, publish
 from lucid_accel.site import Answer, Site
 from lucid_accel.tally import Tally
 from lucid_core.seams import Claim, claim
@@ -259,22 +259,16 @@ class Acceleration(Callback, ABC):
         rank_zero_warn(f"{self.name} is {text}", category=AccelerationWarning)
 
     def _mind_idleness(self) -> None:
-        steps = self.batches
-        if self._fit.state in (State.ARMED, State.RECORDED) and not self._fit.tally.replayed and steps:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in self._fit.tally.native_steps().items())
-            self._say(f"idle, it replayed none of {steps} steps: {reasons or 'it was never called'}", False, None)
+        ready = self._fit.state in (State.ARMED, State.RECORDED)
+        if ready and self.batches and not self._fit.tally.replayed:
+            self._say(idleness(self), False, None)
 
     def _report(self, trainer: pl.Trainer) -> None:
-        """Report once for all accelerations of the run, if this is the last one and training began; never raises."""
+        """Report once for all accelerations of the run, if this is the last one and training began."""
         party = _party(trainer)
-        if party[-1:] != [self] or self._fit.reported or not self.batches:
-            return
-        self._fit.reported = True
-        try:
+        if party[-1:] == [self] and self.batches and not self._fit.reported:
+            self._fit.reported = True
             publish(trainer, [item for item in party if item.state is not State.OFF], party[0]._fit.clock)
-        except Exception:
-            # A full disk or a logger that is gone must not end a run that has trained.
-            _log.warning("the report on accelerations could not be written", exc_info=True)
 
     def _release(self) -> None:
         """Undo and let go, in any order, at any time; never raises."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ from lucid_accel.clock import FitClock
 if TYPE_CHECKING:
     from lucid_accel.acceleration import Acceleration
 
-__all__ = ["FILE", "publish"]
+__all__ = ["FILE", "idleness", "publish"]
+
+_log = logging.getLogger(__name__)
 
 #: Name of the file in the run's folder.
 FILE = "accelerations.json"
@@ -23,8 +26,15 @@ FILE = "accelerations.json"
 
 @rank_zero_only
 def publish(trainer: Trainer, party: Sequence[Acceleration], clock: FitClock) -> None:
-    """Report for ``party``, the accelerations of one fit."""
-    report = collect(party, clock)
+    """Report for ``party``, the accelerations of one fit. Never raises."""
+    try:
+        _publish(trainer, collect(party, clock))
+    except Exception:
+        # A full disk or a logger that is gone must not end a run that has trained.
+        _log.warning("the report on accelerations could not be written", exc_info=True)
+
+
+def _publish(trainer: Trainer, report: dict[str, Any]) -> None:
     if any(row["steps"] and row["state"] != "ineligible" for row in report["accelerations"]):
         rank_zero_info(render(report))
     if (folder := _folder(trainer)) is not None:
@@ -34,6 +44,12 @@ def publish(trainer: Trainer, party: Sequence[Acceleration], clock: FitClock) ->
         for row in report["accelerations"]:
             name, metrics = row["name"], {"replayed": row["replayed"], "steps": row["steps"]}
             logger.log_metrics({f"accel/{name}/{key}": float(n) for key, n in metrics.items()}, trainer.global_step)
+
+
+def idleness(item: Acceleration) -> str:
+    """Say why an acceleration that was ready replayed nothing."""
+    reasons = ", ".join(f"{n} {reason}" for reason, n in item.tally.native_steps().items())
+    return f"idle, it replayed none of {item.batches} steps: {reasons or 'it was never called'}"
 
 
 def collect(party: Sequence[Acceleration], clock: FitClock) -> dict[str, Any]:
