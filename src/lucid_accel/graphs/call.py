@@ -17,8 +17,6 @@ from lucid_accel.reasons import Reason
 
 __all__ = ["Call", "Form", "Signature"]
 
-_HOLE = object()
-
 
 #: Bytes: the widest load of a kernel.
 _ALIGNMENT = 16
@@ -55,6 +53,12 @@ class Signature(NamedTuple):
         return Reason.SHAPE
 
 
+class _Hole(NamedTuple):
+    """The place of a tensor among the tensors of a call."""
+
+    place: int
+
+
 class Form(NamedTuple):
     """The arguments of a call without their tensors, so that keeping it keeps none of them alive."""
 
@@ -63,9 +67,13 @@ class Form(NamedTuple):
 
     def fill(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with these tensors."""
-        fresh = iter(tensors)
-        args, kwargs = tree_unflatten([next(fresh) if leaf is _HOLE else leaf for leaf in self.leaves], self.spec)
+        leaves = [tensors[leaf.place] if type(leaf) is _Hole else leaf for leaf in self.leaves]
+        args, kwargs = tree_unflatten(leaves, self.spec)
         return args, kwargs
+
+    def same_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether these arguments have the structure of those the form was made of."""
+        return tree_flatten((args, kwargs))[1] == self.spec
 
 
 class Call:
@@ -79,14 +87,16 @@ class Call:
         device: Where the region computes; ``None`` for anywhere.
 
     Attributes:
+        args: As given.
+        kwargs: As given.
         form: The arguments without their tensors.
-        tensors: The tensors among the arguments.
+        tensors: The tensors among the arguments, each object once.
         signature: What must match.
         rows: The capacity in use, 0 where nothing is growable.
         refusal: Why no recording can serve such a call, if none can. ``scalars``: an argument is neither a tensor nor a
             plain value, so nobody can tell when it changes. ``dtype``: a tensor is no ordinary one, or not on the
             device, where a number that a kernel takes from it would be frozen. ``alias``: a tensor repeats itself in
-            memory, so that a copy of it has another layout, or one that requires a gradient comes twice. ``stride``: a
+            memory, so that a copy of it has another layout. ``stride``: a
             tensor begins where no vector may, so that a copy of it, which does, may go to another kernel.
     """
 
@@ -97,8 +107,12 @@ class Call:
         growable: Collection[int] = (),
         device: torch.device | None = None,
     ) -> None:
+        self.args, self.kwargs = args, kwargs
         leaves, spec = tree_flatten((args, kwargs))
-        self.form = Form([_HOLE if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
+        places: dict[int, int] = {}
+        self.form = Form(
+            [_Hole(places.setdefault(id(x), len(places))) if isinstance(x, Tensor) else x for x in leaves], spec
+        )
         positions = [position for position in growable if position < len(args)]
         padded = {id(leaf) for position in positions for leaf in tree_leaves(args[position])}
         self.tensors: list[Tensor] = []
@@ -111,6 +125,9 @@ class Call:
                 plain = is_plain(leaf)
                 self.refusal = self.refusal if plain else Reason.SCALARS
                 rows.append(_Row((repr(leaf) if plain else None,), type(leaf), None, None, False))
+                continue
+            if (place := places[id(leaf)]) < len(self.tensors):
+                rows.append(_Row((place,), "again", None, None, False))
                 continue
             ordinary = type(leaf) in (Tensor, Parameter) and leaf.layout is torch.strided
             if not ordinary or (device is not None and leaf.device.type != device.type):
@@ -128,9 +145,6 @@ class Call:
             self.tensors.append(leaf)
             self._grows.append(grows)
             rows.append(_Row(shape, stride, leaf.dtype, leaf.device, leaf.requires_grad))
-        trained = [id(x) for x in self.tensors if x.requires_grad]
-        if len(set(trained)) < len(trained):
-            self.refusal = Reason.ALIAS
         self.signature = Signature(spec, tuple(rows), _numerics(self.tensors[0].device if self.tensors else device))
 
     def versions(self) -> list[int]:

@@ -18,6 +18,7 @@ __all__ = ["Certificate", "Change"]
 
 Change = tuple[Reason, str]
 
+_BASES = frozenset(nn.Module.__mro__)
 _INTERNAL = frozenset(vars(nn.Module()))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: Modules of up to this many parts are compared whole at every step.
@@ -91,7 +92,7 @@ class Certificate:
     def whole_change(self) -> Change | None:
         """Compare everything, also what is inside attributes."""
         if self._find_forwards() != self._forwards:
-            return Reason.STRUCTURE, "the forward of a part of it was exchanged"
+            return Reason.STRUCTURE, "the forward of a part of it was exchanged, or an attribute of its class"
         if self._find_layouts() != self._layouts:
             return Reason.STORAGE, "a parameter or buffer of it changed its layout"
         if any(fingerprint(self._settings[index]) != self._prints[index] for index in self._deep):
@@ -133,9 +134,12 @@ class Certificate:
 
     def _find_forwards(self) -> list[Any]:
         # That of the part itself may be the one that routes to the recording.
-        return [
+        own = [
             (type(part).forward, part is not self._modules[0] and vars(part).get("forward")) for part in self._modules
         ]
+        bases = {base: None for part in self._modules for base in type(part).__mro__ if base not in _BASES}
+        named = [(name, value) for base in bases for name, value in vars(base).items() if not name.startswith("__")]
+        return [*own, *((name, fingerprint(value)) for name, value in named if is_plain(value))]
 
 
 def _flat(views: Iterable[Iterable[Any]]) -> list[Any]:

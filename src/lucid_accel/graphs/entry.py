@@ -79,6 +79,9 @@ class Entry:
         if self.fault is not None:
             return result
         tensors, self._shape, self._constants = _split(result)
+        if _overlap(tensors):
+            self.fault = "two of its results share memory, and who writes to one would write to copies of the other"
+            return result
         self._layouts = [None] * len(tensors)
         self._grads = [x.requires_grad for x in tensors]
         outputs = aliases(tensors)
@@ -155,3 +158,18 @@ def _odd_leaf(result: Any, own: Container[int]) -> str | None:
         if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in own:
             return "it returns an input, a parameter or a buffer, and who writes to it later would write to a copy"
     return None
+
+
+def _overlap(tensors: Sequence[Tensor]) -> bool:
+    """Whether a byte belongs to two of these tensors."""
+    groups: dict[int, list[Tensor]] = {}
+    for x in tensors:
+        groups.setdefault(x.untyped_storage().data_ptr(), []).append(x)
+    for alike in (group for group in groups.values() if len(group) > 1):
+        touched = torch.zeros(max(x.untyped_storage().nbytes() // x.element_size() for x in alike), dtype=torch.uint8)
+        for x in alike:
+            layout = Layout.of(x)
+            torch.as_strided(touched, layout.kept, layout.stride, x.storage_offset()).add_(1)
+        if touched.max() > 1 or len({x.element_size() for x in alike}) > 1:
+            return True
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import random
 from collections import deque
@@ -45,6 +46,8 @@ def fingerprint(value: Any, depth: int = 4) -> Any:
         return id(value), pickle.dumps(state)
     if depth == 0 or isinstance(value, nn.Module | type):
         return id(value)
+    if isinstance(value, functools.partial):
+        return type(value), [fingerprint(x, depth - 1) for x in (value.func, value.args, value.keywords)]
     if isinstance(value, dict | list | tuple | set | frozenset | deque) and len(value) > _LONG:
         return id(value), len(value)
     if isinstance(value, dict):

@@ -11,6 +11,7 @@ from torch import nn
 
 from lucid_accel.graphs.call import Call
 from lucid_accel.graphs.certificate import Certificate, Change
+from lucid_accel.graphs.context import native_context
 from lucid_accel.graphs.engine import CaptureError, Engine
 from lucid_accel.graphs.entry import Entry
 from lucid_accel.graphs.listener import Listener
@@ -18,16 +19,15 @@ from lucid_accel.graphs.proof import Proof, Verdict
 from lucid_accel.graphs.recording import OtherResult
 from lucid_accel.graphs.shelf import Shelf
 from lucid_accel.graphs.side_effects import SideEffects
-from lucid_accel.graphs.witness import other_modes
 from lucid_accel.reasons import Reason
 
 __all__ = ["Region"]
 
 Native = Callable[..., Any]
 
-#: Native calls before the first signature is recorded. The last one is watched.
+#: Native calls before the first signature is recorded, the last one watched; of these one follows where it is proven.
 WARMUP = 3
-#: Native calls before a further signature is worth a recording: more than a partial batch has in a few epochs.
+#: The same for a further signature: more than a partial batch has in a few epochs.
 LATER_WARMUP = 10
 #: How often recordings may be dropped and made again.
 REARMS = 3
@@ -63,6 +63,7 @@ class Region:
         self._suspect = False
         self._suspended = False
         self._watched: Entry | None = None
+        self._fresh = False
         self._proving: tuple[Proof, Entry] | None = None
         self._shelf = Shelf(engine, module)
         self._certificate: Certificate | None = None
@@ -79,10 +80,10 @@ class Region:
         if (entry := self._shelf.entry(call.signature)) is None:
             return self._natively(Reason.MEMORY, native, args, kwargs)
         if (reason := self._not_ready(entry, call)) is not None:
-            return self._learn(reason, entry, call, native, args, kwargs)
+            return self._learn(reason, entry, call, native)
         assert entry.recording is not None
         if self._proof and entry.proof_due():
-            return self._prove(entry, call, native, args, kwargs)
+            return self._prove(entry, call, native)
         outputs = entry.recording(call.tensors)
         entry.replays += 1
         self._shelf.pause.end()
@@ -119,6 +120,9 @@ class Region:
     def next_step(self) -> None:
         """Tell that a new step begins: what an earlier one left undone never comes."""
         self._end_proof()
+        if not self._fresh:
+            self._shelf.pause.end()
+        self._fresh = False
         for recording in [entry.recording for entry in self._shelf.recorded()]:
             assert recording is not None
             recording.forget()
@@ -160,18 +164,10 @@ class Region:
             return Reason.DISABLED
         if self._certificate is not None and self._certificate.trained and not self._module.training:
             return Reason.EVAL
-        if torch.is_inference_mode_enabled():
-            return Reason.INFERENCE
-        if not torch.is_grad_enabled():
-            return Reason.GRAD_DISABLED
-        if torch.is_anomaly_enabled():
-            return Reason.ANOMALY
-        if torch.compiler.is_compiling():
-            return Reason.COMPILING
         if self._engine.is_capturing():
             return Reason.FOREIGN_CAPTURE
-        if other_modes():
-            return Reason.HOOKS
+        if (context := native_context()) is not None:
+            return context
         if self._shelf.pending() or self._proving is not None:
             return Reason.OUTSTANDING_BACKWARD
         stream = self._engine.stream()
@@ -214,29 +210,31 @@ class Region:
         others = [other for other in self._shelf.recorded() if other is not entry]
         return others[0].signature.difference(call.signature) if others else Reason.WARMUP
 
-    def _learn(
-        self, reason: Reason, entry: Entry, call: Call, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _learn(self, reason: Reason, entry: Entry, call: Call, native: Native) -> Any:
         """Call natively, and get nearer to a recording; make it where all is known."""
         entry.sightings += 1
         entry.seen_rows = max(entry.seen_rows, call.rows)
         others = any(other is not entry for other in self._shelf.recorded())
-        if entry.refused is not None or entry.sightings < (LATER_WARMUP if others else WARMUP):
-            return self._natively(reason, native, args, kwargs)
+        needed = (LATER_WARMUP if others else WARMUP) - self._proof
+        if entry.refused is not None or entry.sightings < needed:
+            return self._natively(reason, native, call.args, call.kwargs)
         entry.end_watch()
         if entry.fault is not None:
             self.retire(Reason.CAPTURE_FAILED, f"it cannot be recorded: {entry.fault}")
-            return self._natively(Reason.CAPTURE_FAILED, native, args, kwargs)
+            return self._natively(Reason.CAPTURE_FAILED, native, call.args, call.kwargs)
         if entry.cotangents is None:
-            return self._watch(reason, entry, call, native, args, kwargs)
+            return self._watch(reason, entry, call, native)
         if entry.grown == REARMS:
-            return self._natively(Reason.SHAPE, native, args, kwargs)
+            return self._natively(Reason.SHAPE, native, call.args, call.kwargs)
         if entry.recording is None and not self._shelf.has_room():
             entry.refused = Reason.MEMORY
-            return self._natively(Reason.MEMORY, native, args, kwargs)
+            return self._natively(Reason.MEMORY, native, call.args, call.kwargs)
         if not self._record(entry, call, native):
-            return self._natively(Reason.CAPTURE_FAILED, native, args, kwargs)
-        return self(native, *args, **kwargs)
+            return self._natively(Reason.CAPTURE_FAILED, native, call.args, call.kwargs)
+        # Proven on the next step: a Python value that changes from step to step was frozen now, and shows then.
+        if self._proof:
+            return self._natively(reason, native, call.args, call.kwargs)
+        return self(native, *call.args, **call.kwargs)
 
     # Native calls
 
@@ -244,20 +242,18 @@ class Region:
         self._listener.native(reason)
         return native(*args, **kwargs)
 
-    def _watch(
-        self, reason: Reason, entry: Entry, call: Call, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _watch(self, reason: Reason, entry: Entry, call: Call, native: Native) -> Any:
         """Call natively; note which results get gradients, how these are laid out, and what Python does meanwhile."""
         assert self._certificate is not None
         effects = SideEffects(self._engine.device, self._certificate, call)
-        result = self._natively(reason, native, args, kwargs)
+        result = self._natively(reason, native, call.args, call.kwargs)
         if (found := effects.found()) is not None:
             self.retire(*found)
             return result
         self._watched = entry
         return entry.watch(result, self._shelf.wanted(call), self._shelf.own(call))
 
-    def _prove(self, entry: Entry, call: Call, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _prove(self, entry: Entry, call: Call, native: Native) -> Any:
         """Run this step natively, watched, and replay it after its backward."""
         assert entry.recording is not None
         written = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
@@ -266,7 +262,7 @@ class Region:
             proof.begin()
         except torch.OutOfMemoryError:
             self.retire(Reason.MEMORY, "there is no memory to note the state of a step, to prove its replay")
-            return self._natively(Reason.MEMORY, native, args, kwargs)
+            return self._natively(Reason.MEMORY, native, call.args, call.kwargs)
         self._proving = proof, entry
         self._listener.native(Reason.WARMUP)
         try:
@@ -285,6 +281,7 @@ class Region:
         except (CaptureError, torch.OutOfMemoryError) as error:
             self.retire(Reason.CAPTURE_FAILED, f"it could not be recorded: {error}", error)
             return False
+        self._fresh = True
         self._listener.recorded(growth)
         self._listener.spent(time.perf_counter() - start)
         return True

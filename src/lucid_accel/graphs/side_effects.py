@@ -30,6 +30,8 @@ class SideEffects:
 
     def found(self) -> tuple[Reason, str] | None:
         """Say what the call did that no replay would do, if anything."""
+        if not self._call.form.same_as(self._call.args, self._call.kwargs):
+            return Reason.CAPTURE_FAILED, "it adds to its arguments, or takes from them, which a replay would not do"
         if _host_random_state(self._device) != self._host:
             return Reason.SCALARS, "it draws random numbers on the host, which a recording would freeze"
         if (change := self._certificate.whole_change()) is not None:

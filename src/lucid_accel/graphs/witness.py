@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Witness", "other_modes", "tensors_in"]
+__all__ = ["Witness", "tensors_in"]
 
 _COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_)
 
@@ -57,12 +55,3 @@ class Witness(TorchDispatchMode):
 def tensors_in(tree: Any) -> Iterator[Tensor]:
     """Yield the tensors of a tree."""
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-def other_modes() -> bool:
-    """Whether somebody sees operators, functions or saved tensors as they pass: a replay would pass unseen."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        or any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
-    )

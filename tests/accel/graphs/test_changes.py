@@ -146,6 +146,15 @@ def test_only_what_is_inside_attributes_waits_for_the_next_whole_comparison(monk
         assert seen_at_once or name in DEEP | {"loose tensor on the host written"}, name
 
 
+def test_what_is_inside_attributes_is_seen_within_fifty_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "_SMALL", 0)
+    twin = replaying(Rich())
+    twin.both(CHANGES["list grew"][0])
+    calls = [twin.step(images()) for _ in range(50)]
+    assert calls[0] == "replay" and calls[-1] == "retired"
+    assert [x[0] for x in twin.notes.retirements] == [Reason.SCALARS]
+
+
 def test_a_global_hook_retires() -> None:
     twin = replaying()
     handle = register_module_forward_hook(lambda m, i, o: None)

@@ -76,6 +76,14 @@ def test_a_surprising_backward_starts_from_the_buffers_and_random_numbers_of_its
     assert twin.calls[-2:] == ["replay", "retired"]
 
 
+def test_a_surprising_backward_takes_back_no_random_number_that_was_drawn_since() -> None:
+    twin = Twin(Several())
+    assert twin.replay(images(), loss=squares) == "replay"
+    assert twin.step(images(), loss=lambda result: head_only(result) * torch.rand(())) == "replay"
+    twin.region.next_step()
+    assert twin.notes.retirements[0][0] is Reason.MISSING_GRAD
+
+
 def test_a_hook_on_a_parameter_is_called_once_where_a_backward_surprises() -> None:
     twin = Twin(Several())
     twin.both(lambda net: net.conv.weight.register_hook(lambda gradient: gradient * 3))
@@ -245,6 +253,17 @@ def test_an_input_that_others_use_between_its_several_uses_stays_native(proof: b
     assert "to which others add between its several uses" in twin.notes.retirements[0][1]
 
 
+def test_an_input_that_others_use_between_for_the_first_time_in_the_proof_retires() -> None:
+    twin = Twin(Uses(3))
+    for seed in range(3):
+        twin.step(images(seed=seed).requires_grad_())
+    _around(twin, 3)
+    assert (twin.notes.captures, twin.notes.proofs) == (1, 0)
+    ((reason, why, _),) = twin.notes.retirements
+    assert reason is Reason.UNLIKE and "to which others add between its several uses" in why
+    _around(twin, 4)
+
+
 def test_parameters_that_are_used_several_times_replay() -> None:
     class Shared(Net):
         def __init__(self) -> None:
@@ -291,13 +310,13 @@ RESULTS: dict[str, Callable[[Tensor], Any]] = {
     "transposed": lambda y: y.transpose(1, 3),
     "expanded": lambda y: (y, y.mean().expand(3, 4), torch.arange(3.0).expand(2, 3)),
     "the same twice": lambda y: {"a": y, "b": [y, y.sum()], "c": y},
-    "a view of another": lambda y: (y, y.flatten(1)),
     "complex": lambda y: (y, torch.fft.rfft(y.detach())),
     "integers and booleans": lambda y: (y, y > 0, y.argmax(1)),
     "none and numbers": lambda y: [y, None, 3, 0.5, float("nan"), "name"],
+    "parts of one": lambda y: (*y.split(1, 1), y.sum()),
     "empty": lambda y: (y, y[:0]),
     "a scalar": lambda y: y.sum(),
-    "detached": lambda y: (y, y.detach()),
+    "detached": lambda y: (y, y.detach().clone()),
 }
 
 
@@ -334,8 +353,16 @@ def test_one_result_under_two_names_stays_one_object() -> None:
     assert one is other
 
 
+@pytest.mark.parametrize("share", [lambda y: y.flatten(1), lambda y: y[:, :, 0], lambda y: y.detach()])
+def test_results_that_share_memory_retire(share: Callable[[Tensor], Tensor]) -> None:
+    twin = Twin(Gives(lambda y: (y, share(y))))
+    for _ in range(5):
+        twin.step(images())
+    assert "share memory" in twin.notes.retirements[0][1]
+
+
 def test_a_result_that_overlaps_itself_retires() -> None:
-    twin = Twin(Gives(lambda y: (y, y.detach().flatten().unfold(0, 3, 1))))
+    twin = Twin(Gives(lambda y: (y, (y * 1).detach().flatten().unfold(0, 3, 1))))
     for _ in range(5):
         twin.step(images())
     assert "overlaps itself" in twin.notes.retirements[0][1]

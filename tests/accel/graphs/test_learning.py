@@ -15,7 +15,7 @@ from lucid_accel.graphs.call import Call
 from lucid_accel.graphs.engine import CaptureError, CollectionPause
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.reasons import Reason
-from tests.accel.graphs.twin import Net, Twin, images
+from tests.accel.graphs.twin import Net, Twin, images, replaying
 
 
 def test_three_native_calls_and_one_to_prove_it_come_before_the_first_replay() -> None:
@@ -54,8 +54,7 @@ class FailsInCapture(Net):
 @pytest.mark.parametrize("collecting", [True, False])
 def test_recording_executes_nothing(net: type[Net], collecting: bool) -> None:
     twin = Twin(net())
-    for _ in range(2):
-        twin.step(images())
+    twin.step(images())
     twin.step(images(), update=False)  # leaves gradients
     before = _everything(twin)
     entry = next(iter(twin.region._shelf._entries.values()))
@@ -78,7 +77,7 @@ def test_a_failed_recording_retires_with_its_cause() -> None:
     twin = Twin(FailsInCapture())
     for _ in range(6):
         twin.step(images())
-    assert twin.calls == ["warmup"] * 3 + ["capture_failed"] + ["retired"] * 2
+    assert twin.calls == ["warmup"] * 2 + ["capture_failed"] + ["retired"] * 3
     ((reason, why, cause),) = twin.notes.retirements
     assert reason is Reason.CAPTURE_FAILED and isinstance(cause, CaptureError)
     assert "could not be recorded" in why and "reads a value" in why
@@ -126,13 +125,21 @@ def test_a_native_error_is_the_callers_in_every_phase() -> None:
 
 def test_collection_pauses_from_the_capture_to_the_end_of_the_proof() -> None:
     twin = Twin(Net())
-    for _ in range(3):
+    for _ in range(2):
         twin.step(images())
     assert gc.isenabled()
-    result = twin.forward(images())
+    twin.step(images())
     assert twin.notes.captures == 1 and not gc.isenabled()
+    twin.region.next_step()
+    result = twin.forward(images())
+    assert not gc.isenabled()
     result.sum().backward()
     twin.region.after_backward()
+    assert gc.isenabled()
+
+
+def test_without_proof_collection_goes_on_after_the_first_replay() -> None:
+    replaying(proof=False)
     assert gc.isenabled()
 
 
@@ -140,8 +147,18 @@ def test_collection_goes_on_when_the_backward_of_the_proof_never_comes() -> None
     twin = Twin(Net())
     for _ in range(3):
         twin.step(images())
+    twin.region.next_step()
     twin.forward(images())
     assert not gc.isenabled()
+    twin.region.next_step()
+    assert gc.isenabled()
+
+
+def test_collection_goes_on_when_no_further_call_comes() -> None:
+    twin = Twin(Net())
+    for _ in range(3):
+        twin.step(images())
+    twin.region.next_step()
     twin.region.next_step()
     assert gc.isenabled()
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lucid_accel.graphs.tape import TapeEngine
 from tests.accel.graphs.twin import Net, Twin, images, replaying
 
 
@@ -45,6 +46,40 @@ def test_everything_dies_without_the_collector(name: str) -> None:
     assert all(x() is not None for x in held)
     ENDS[name](twin)
     assert not [x() for x in held if x() is not None]
+
+
+class Counting(TapeEngine):
+    """Counts how often memory was given back to the device."""
+
+    trims = 0
+
+    def trim(self) -> None:
+        self.trims += 1
+
+
+def test_what_the_native_steps_needed_is_given_back_after_a_proof() -> None:
+    twin = Twin(Net(), engine=Counting)
+    for _ in range(3):
+        twin.step(images())
+    result, before = twin.forward(images()).sum(), twin.engine.trims
+    result.backward()
+    twin.region.after_backward()
+    assert (twin.notes.proofs, twin.engine.trims) == (1, before + 1)
+
+
+def test_no_replay_gives_memory_back() -> None:
+    twin = replaying(engine=Counting)
+    before = twin.engine.trims
+    assert twin.step(images()) == "replay"
+    assert twin.engine.trims == before
+
+
+@pytest.mark.parametrize("name", ["drop", "retire", "made again"])
+def test_what_the_recordings_held_is_given_back(name: str) -> None:
+    twin = replaying(engine=Counting)
+    before = twin.engine.trims
+    ENDS[name](twin)
+    assert twin.engine.trims == before + 1
 
 
 def test_a_larger_capacity_leaves_nothing_of_the_smaller_one() -> None:

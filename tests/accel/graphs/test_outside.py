@@ -152,3 +152,73 @@ def test_inputs_that_begin_between_vectors_are_native() -> None:
     shifted = memory[1:].view(images().shape).copy_(images())
     assert twin.step(shifted) == "stride"
     assert twin.step(images()) == "replay"
+
+
+class Clock:
+    """Somebody else's step counter."""
+
+    now = 0
+
+
+class Scheduled(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 + 0.01 * Clock.now)
+
+
+def test_a_number_from_outside_that_changes_at_every_step_is_found_before_anything_is_replayed() -> None:
+    twin = Twin(Scheduled())
+    for Clock.now in range(7):
+        twin.step(images())
+    assert "replay" not in twin.calls
+    assert twin.notes.retirements[0][0] is Reason.UNLIKE
+
+
+class Scaled(Net):
+    scale = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+def test_an_attribute_of_a_class_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = replaying(Scaled())
+    monkeypatch.setattr(Scaled, "scale", 3.0)
+    twin.region.suspect()
+    assert twin.step(images()) == "structure"
+
+
+class Collecting(Net):
+    """Leaves something in a list that it is given."""
+
+    def forward(self, x: Tensor, kept: list[int]) -> Tensor:
+        kept.append(1)
+        return super().forward(x)
+
+
+def test_a_part_that_adds_to_its_arguments_retires() -> None:
+    twin = Twin(Collecting())
+    for _ in range(5):
+        twin.step(images(), [])
+    assert "adds to its arguments" in twin.notes.retirements[0][1]
+
+
+def test_a_call_under_a_transform_is_native() -> None:
+    twin = replaying(nn.Sequential(nn.Linear(3, 2)), torch.ones(4, 3))
+    per_sample = torch.func.vmap(lambda x: twin.forward(x))(torch.ones(4, 3))
+    assert torch.equal(per_sample, twin.module(torch.ones(4, 3)))
+    assert twin.calls[-1] == "hooks"
+
+
+def test_checkpointing_around_the_part_recomputes_natively() -> None:
+    twin = replaying()
+
+    def run(forward: Callable[..., Tensor]) -> None:
+        torch.manual_seed(0)
+        x = images().requires_grad_()
+        torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=False).square().mean().backward()
+
+    twin.region.next_step()
+    run(twin.native)
+    run(twin.forward)
+    twin.compare_state()
+    assert twin.calls[-2:] == ["hooks", "hooks"]

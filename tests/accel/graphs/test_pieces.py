@@ -54,6 +54,13 @@ def test_packed_copies_are_apart_from_each_other_and_from_the_room() -> None:
     assert all(one[1] <= other[0] for one, other in zip(sorted(spans), sorted(spans)[1:], strict=False))
 
 
+def test_packed_copies_begin_where_those_of_the_allocator_do() -> None:
+    packed = Packed([torch.rand(n, dtype=kind) for n in (1, 3, 130) for kind in (torch.float32, torch.bfloat16)])
+    for copies in (packed.owned(), packed.apart()):
+        assert [x.storage_offset() * x.element_size() % 512 for x in copies] == [0] * 6
+        assert max(x.storage_offset() for x in copies) > 0
+
+
 def test_packed_restores_what_it_holds() -> None:
     tensors = [torch.rand(3), torch.tensor(4), torch.rand(4, 6)[:, :2]]
     before = [x.clone() for x in tensors]
