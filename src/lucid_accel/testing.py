@@ -36,6 +36,7 @@ __all__ = [
     "cpu_engine",
     "digest",
     "first_difference",
+    "isolated",
     "run",
     "tiny_batches",
     "tiny_detector",
@@ -116,7 +117,7 @@ def run(
     losses = _Losses()
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     settings = {"accelerator": "cpu", "max_epochs": 2, "deterministic": True, **quiet, **trainer}
-    with _put_back(), tempfile.TemporaryDirectory() as folder:
+    with isolated(), tempfile.TemporaryDirectory() as folder:
         seed_everything(0, verbose=False)
         fitted = Trainer(callbacks=[*callbacks, losses], **settings)
         loader: DataLoader[Any] = DataLoader(list(batches()), batch_size=None)  # type: ignore[arg-type]
@@ -126,6 +127,35 @@ def run(
         fitted.save_checkpoint(path)
         outcome = digest(torch.load(path, map_location="cpu", weights_only=False))
     return {**outcome, **losses.seen, **metrics}
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Put back what seeding and a Trainer change in the process, however the block ends.
+
+    These are deterministic mode, cuDNN's switches, the filling of fresh memory, variables of the environment, and the
+    random generators of Python, NumPy and torch, on GPUs too where they are in use.
+    """
+    variables = {name: os.environ.get(name) for name in _VARIABLES}
+    mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    convolutions = cudnn.deterministic, cudnn.benchmark
+    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    drawn = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for name, value in variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+        cudnn.deterministic, cudnn.benchmark = convolutions
+        deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+        torch.set_rng_state(drawn[2])
+        torch.cuda.set_rng_state_all(on_gpu)
 
 
 def digest(checkpoint: Any, place: str = "") -> Outcome:
@@ -176,31 +206,6 @@ def tiny_batches(count: int = 6, batch: int = 2, size: int = 64, objects: Sequen
         targets = Targets(boxes * valid.unsqueeze(2), labels, valid.clone())
         made.append(Batch(pixels, targets, torch.arange(images), torch.zeros(images, 3)))
     return made
-
-
-@contextmanager
-def _put_back() -> Iterator[None]:
-    """Put back what seeding and a Trainer change in the process, however the block ends."""
-    variables = {name: os.environ.get(name) for name in _VARIABLES}
-    mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    convolutions = cudnn.deterministic, cudnn.benchmark
-    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    drawn = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        for name, value in variables.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
-        cudnn.deterministic, cudnn.benchmark = convolutions
-        deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
-        random.setstate(drawn[0])
-        np.random.set_state(drawn[1])
-        torch.set_rng_state(drawn[2])
-        torch.cuda.set_rng_state_all(on_gpu)
 
 
 class _Losses(Callback):

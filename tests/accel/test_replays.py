@@ -246,6 +246,25 @@ def test_every_epoch_begins_with_a_complete_comparison(tape: None) -> None:
     assert ".scales changed" in texts[0]
 
 
+class Revised(Wide):
+    """Changes the list in the middle of its only epoch, while it is validated."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.body[-1].scales[0] = 2.0
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(batches(1), batch_size=None)  # type: ignore[arg-type]
+
+
+def test_after_every_validation_comes_a_complete_comparison(tape: None) -> None:
+    replay = body()
+    with warned() as texts:
+        assert_parity(Revised, batches, [replay], max_epochs=1, val_check_interval=6, num_sanity_val_steps=0)
+    assert len(texts) == 1
+    assert ".scales changed" in texts[0]
+    assert replay.tally.replayed == 2
+
+
 def test_unfreezing_a_backbone_after_an_epoch_records_again(tape: None) -> None:
     class Frozen(Net):
         def __init__(self) -> None:

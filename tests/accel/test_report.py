@@ -200,6 +200,16 @@ def test_the_clock_leaves_what_recording_took_out_of_the_native_estimate(monkeyp
     assert collect([replay], clock)["native_estimate_seconds"] == 11.5
 
 
+def test_one_step_of_a_kind_is_no_median() -> None:
+    clock = FitClock()
+    for replayed in (False, False, True):
+        clock.step(replayed)
+    assert clock.steps() == (None, None)
+    clock.step(True)
+    native, replay = clock.steps()
+    assert native is None and replay is not None
+
+
 def test_without_both_kinds_of_steps_there_is_no_estimate() -> None:
     clock = FitClock()
     for _ in range(4):

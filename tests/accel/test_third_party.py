@@ -16,6 +16,7 @@ from typing import Any
 
 import pluggy
 import pytest
+import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
@@ -261,6 +262,19 @@ def test_of_several_marked_parts_none_is_taken_in_silence(install: Callable[...,
 
 class AnyNetwork(Replay):
     claims = ("step.network",)
+
+
+def test_a_forward_that_somebody_put_over_ours_stays_when_ours_goes() -> None:
+    module, calls = Stranger(), []
+    undo = adapters.take(module, "step.network", "A", module.one, lambda native, x: calls.append("A") or native(x))
+    ours = module.one.forward
+    theirs = module.one.forward = lambda x: calls.append("theirs") or ours(x)  # type: ignore[func-returns-value, method-assign]
+    module.one(torch.ones(2))
+    undo()
+    assert module.one.forward is theirs
+    module.one(torch.ones(2))
+    assert calls == ["theirs", "A", "theirs"]
+    adapters.take(module, "step.network", "B", module.two, lambda native, x: native(x))()
 
 
 # The tutorial

@@ -15,11 +15,19 @@ import pytest
 
 import lucid_core.cli
 from lucid_accel import AccelerationWarning
+from lucid_accel.testing import isolated
 from lucid_core.cli import LucidCLI
 from tests.cli.standin import Data, Model
 
 REPOSITORY = Path(__file__).parents[3]
 Run = Callable[..., LucidCLI]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Commands run in this process, and their Trainers change settings of torch."""
+    with isolated():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,19 @@ def test_a_recording_with_other_bytes_is_told_and_fails(
     assert "recorded parity: FAILED: " in capsys.readouterr().out
 
 
+def test_a_recording_that_retires_fails_though_its_bytes_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hooked(doctor._Probe):
+        def on_train_batch_start(self, batch: Tensor, batch_idx: int) -> None:
+            if batch_idx == 9:
+                self.network.register_forward_hook(lambda *_: None)
+
+    monkeypatch.setattr(doctor, "_Probe", Hooked)
+    equal, told = doctor.parity()
+    assert not equal
+    assert told.startswith("FAILED: AccelerationError: NetworkReplay")
+    assert "is retired at batch 9 (hooks)" in told
+
+
 def test_a_compiler_that_cc_names_is_the_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     assert doctor._compiler() == "C compiler: none called 'no-such-compiler', which CC names"

@@ -92,6 +92,7 @@ SETTINGS: dict[str, Callable[[bool], None]] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_numerical_setting_of_torch_makes_the_call_native(name: str) -> None:
+    SETTINGS[name](False)
     twin, x = replaying(), images()
     SETTINGS[name](True)
     try:
