@@ -69,7 +69,7 @@ class PluginInfo:
         name: The entry point's name, which ``LUCID_DISABLE_PLUGINS`` takes.
         distribution: The installed package that brings it, and its version.
         target: What the entry point leads to.
-        state: ``ready``, ``disabled``, or ``broken: <why>`` where that can be seen without an import.
+        state: ``installed``, ``disabled``, or ``broken: <why>`` where that can be seen without an import.
     """
 
     name: str
@@ -88,11 +88,11 @@ def installed() -> list[PluginInfo]:
 
 
 def folders(name: str) -> list[tuple[str, Path]]:
-    """List the folders of this name in the packages of plugins that are ready, with the plugin's name; imports none."""
+    """List the folders of this name in the packages of installed plugins, with the plugin's name; imports none."""
     found = []
     for plugin in installed():
         package = re.split(r"[.:]", plugin.target)[0]
-        spec = find_spec(package) if plugin.state == "ready" else None
+        spec = find_spec(package) if plugin.state == "installed" else None
         for place in (spec.submodule_search_locations if spec is not None else None) or ():
             if (folder := Path(place, name)).is_dir():
                 found.append((plugin.name, folder))
@@ -107,8 +107,8 @@ def load(group: str = GROUP, project: str = "lucid", specs: type = _Specs) -> pl
         project: The project their hooks are marked for.
         specs: The hooks they may implement.
 
-    One that cannot be imported, misspells a hook or takes wrong arguments is named in one :class:`PluginWarning` and
-    left out as a whole; the others are not affected.
+    One that cannot be imported, exits, misspells a hook or takes wrong arguments is named in one :class:`PluginWarning`
+    and left out as a whole; the others are not affected.
     """
     manager = pluggy.PluginManager(project)
     manager.add_hookspecs(specs)
@@ -125,7 +125,7 @@ def load(group: str = GROUP, project: str = "lucid", specs: type = _Specs) -> pl
             if (known_as := manager.get_name(plugin)) is not None:
                 raise ValueError(f"it is the same object as plugin {known_as!r}")
             _register(manager, plugin, point.name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _skip(point.name, point, f"{type(error).__name__}: {error}")
     return manager
 
@@ -140,7 +140,7 @@ def components(manager: pluggy.PluginManager) -> list[type]:
             strangers = [item for item in classes if not isinstance(item, type)]
             if strangers:
                 raise TypeError(f"lucid_components must return classes, got {strangers[0]!r}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             manager.unregister(implementation.plugin)
             _skip(implementation.plugin_name, None, f"{type(error).__name__}: {error}")
         else:
@@ -200,7 +200,7 @@ def _state(point: EntryPoint, disabled: set[str]) -> str:
     if _is_disabled(point.name, disabled):
         return "disabled"
     package = point.module.partition(".")[0]
-    return "ready" if find_spec(package) is not None else f"broken: no module named {package!r}"
+    return "installed" if find_spec(package) is not None else f"broken: no module named {package!r}"
 
 
 def _disabled() -> set[str]:
@@ -213,7 +213,9 @@ def _is_disabled(name: str, disabled: set[str]) -> bool:
 
 def _skip(name: str, point: EntryPoint | None, why: str) -> None:
     source = f" ({_distribution(point)}: {point.value})" if point is not None else ""
-    warnings.warn(f"lucid plugin {name}{source} skipped: {why}", PluginWarning, stacklevel=3)
+    # Reasons of pluggy have several lines.
+    text = f"lucid plugin {name}{source} skipped: {' '.join(why.split())}"
+    warnings.warn(text, PluginWarning, stacklevel=3)
 
 
 def _subclasses(base: type) -> Iterator[type]:

@@ -74,7 +74,7 @@ def python(site: Path, *argv: str, cwd: Path | None = None) -> subprocess.Comple
 
 def test_the_package_is_listed(site: Path) -> None:
     listed = python(site, "-m", "lucid_core", "plugins").stdout
-    assert "example  lucid-example 0.1.0  (lucid_example.components)  ready\n" in listed
+    assert "example  lucid-example 0.1.0  (lucid_example.components)  installed\n" in listed
 
 
 def test_only_the_package_itself_is_installed(site: Path) -> None:

@@ -91,6 +91,10 @@ def broken_hook() -> list[type]:
     raise RuntimeError("libcuda is missing")
 
 
+def leaving_hook() -> list[type]:
+    sys.exit(3)
+
+
 def misspelt() -> list[type]:
     return [Widget]
 
@@ -108,6 +112,7 @@ def instances() -> list[Any]:
     [
         ({}, "No module named 'some_bad'"),
         ({"lucid_components": hookimpl(broken_hook)}, "libcuda is missing"),
+        ({"lucid_components": hookimpl(leaving_hook)}, "SystemExit: 3"),
         ({"lucid_componets": hookimpl(misspelt)}, "unknown hook 'lucid_componets'"),
         ({"lucid_components": hookimpl(wrong_argument)}, "nonsense"),
         ({"lucid_components": hookimpl(instances)}, "must return classes"),
@@ -125,6 +130,20 @@ def test_a_broken_plugin_is_named_once_and_the_others_work(
     assert len(messages) == 1
     assert "bad" in messages[0]
     assert reason in messages[0]
+    assert "\n" not in messages[0]
+
+
+def test_a_plugin_that_exits_when_it_is_imported_ends_nothing(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "some_leaving.py").write_text("import sys\nsys.exit('no licence was found')")
+    monkeypatch.syspath_prepend(tmp_path)
+    install("leaving")
+    install("good", lucid_components=lucid_components)
+    classes, messages = warned()
+    assert classes == [Widget]
+    (text,) = messages
+    assert text.startswith("lucid plugin leaving (lucid-some 1.0: some_leaving) skipped: SystemExit: no licence")
 
 
 def test_a_plugin_that_fails_half_way_keeps_none_of_its_hooks(install: Callable[..., None]) -> None:
@@ -167,12 +186,11 @@ def test_plugins_can_be_kept_out(
 def test_the_list_says_what_is_disabled_or_gone(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     install("a", lucid_components=lucid_components)
     install("gone")
-    install("json")
-    monkeypatch.setitem(sys.modules, "some_json", __import__("json"))
+    install("unknown")
     monkeypatch.setenv("LUCID_DISABLE_PLUGINS", "a")
     monkeypatch.setattr(plugins, "find_spec", lambda name: None if name == "some_gone" else object())
     states = {item.name: item.state for item in plugins.installed()}
-    assert states == {"a": "disabled", "gone": "broken: no module named 'some_gone'", "json": "ready"}
+    assert states == {"a": "disabled", "gone": "broken: no module named 'some_gone'", "unknown": "installed"}
 
 
 def test_folders_of_a_name_are_found_without_an_import(

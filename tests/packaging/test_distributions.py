@@ -200,7 +200,7 @@ def lucid(plugin: Path, *argv: str, **environment: str) -> subprocess.CompletedP
 
 
 def test_an_installed_plugin_is_listed(plugin: Path) -> None:
-    assert "warp  lucid-warp 0.0.1  (lucid_warp)  ready\n" in lucid(plugin, "plugins").stdout
+    assert "warp  lucid-warp 0.0.1  (lucid_warp)  installed\n" in lucid(plugin, "plugins").stdout
     assert "(lucid_warp)  disabled\n" in lucid(plugin, "plugins", LUCID_DISABLE_PLUGINS="warp").stdout
 
 
