@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -14,14 +15,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.strategies import StrategyRegistry
 
 from lucid_core import plugins
 
-__all__ = ["checkpoint_fault", "explain", "name_fault", "not_installed"]
+__all__ = ["checkpoint_fault", "explain", "not_installed", "one_line", "trainer_fault"]
 
 _DISTRIBUTION = "lucid-core"
+#: What jsonargparse takes in an entry of a class.
+_ENTRY = ("class_path", "init_args", "dict_kwargs")
 
 
 def explain(parser: Any, message: str) -> str:
@@ -32,11 +36,20 @@ def explain(parser: Any, message: str) -> str:
         message: What jsonargparse said, usually several lines long.
     """
     key = _first(r'key "([^"]+)"', message)
-    for rule in (_linked_option, _unknown_option, _unknown_key, _unknown_class, _wrong_class, _wrong_value):
+    rules = (_linked_option, _unknown_option, _unknown_key, _no_value, _stray_key, _unknown_class, _wrong_class)
+    for rule in (*rules, _wrong_value):
         line = rule(parser, key, message)
         if line is not None:
             return line
     return " ".join(message.split())
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of ``error``, without the traceback that a loader's worker wraps around it."""
+    text = str(error)
+    if text.startswith("Caught ") and "\nOriginal Traceback" in text:
+        text = text.rpartition(f"{type(error).__name__}: ")[2]
+    return " ".join(text.split())
 
 
 def checkpoint_fault(command: str, given: str | None) -> str | None:
@@ -60,8 +73,8 @@ def checkpoint_fault(command: str, given: str | None) -> str | None:
     return f"no checkpoint is called {given!r}{_nearest(given, map(str, path.parent.glob('*.ckpt')))}"
 
 
-def name_fault(trainer: Any) -> str | None:
-    """Say in one line which accelerator or strategy does not exist, if one is named that does not.
+def trainer_fault(trainer: Any) -> str | None:
+    """Say in one line which accelerator, strategy or devices cannot be, if some are named that cannot.
 
     Args:
         trainer: The settings of the Trainer.
@@ -74,6 +87,13 @@ def name_fault(trainer: Any) -> str | None:
         name = trainer.get(option)
         if isinstance(name, str) and name not in names:
             return f"no {option} is called {name!r}{_nearest(name, names) or '; there are ' + ', '.join(names)}"
+    devices = str(trainer.get("devices")).replace(" ", "").strip("[]")
+    if re.fullmatch(r"auto|-1|\d+(,\d+)*,?", devices) is None:
+        return f"trainer.devices must be auto or -1, a number, or numbers such as 0,1, got {devices!r}"
+    accelerator = trainer.get("accelerator")
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+    if on_cpu and devices != "auto" and not devices.isdigit():
+        return f"trainer.devices must be auto or a number on a CPU, got {devices!r}"
     return None
 
 
@@ -135,6 +155,24 @@ def _unknown_key(parser: Any, key: str, message: str) -> str | None:
     return f"no setting is called {unknown!r}{_nearest(unknown, [action.dest for action in _actions(parser)])}"
 
 
+def _no_value(parser: Any, key: str, message: str) -> str | None:
+    if not key or re.search(r"(Given|Got) value:\s*\Z", message) is None:
+        return None
+    return f"{key} has no value: on the command line it stands right after the =, without a space"
+
+
+def _stray_key(parser: Any, key: str, message: str) -> str | None:
+    try:
+        given = ast.literal_eval(_first(r"Given value: (.+)\Z", message))
+    except (ValueError, SyntaxError):
+        return None
+    for entry in given if isinstance(given, list) else [given]:
+        name = entry.get("class_path") if isinstance(entry, dict) else None
+        if name and (strays := [option for option in entry if option not in _ENTRY]):
+            return f"{key}: {strays[0]!r} stands beside class_path {name}; write options under init_args"
+    return None
+
+
 def _unknown_class(parser: Any, key: str, message: str) -> str | None:
     name = _first(r"Expected a dot import path string: (\S+)", message)
     if not name:
@@ -162,7 +200,8 @@ def _wrong_class(parser: Any, key: str, message: str) -> str | None:
     short = path.rpartition(".")[2]
     if option := _first(r"Option '([^']+)' is not accepted", problem):
         options = _parameters(path)
-        return f"{short} has no option {option!r}{_nearest(option, options) or '; there are ' + ', '.join(options)}"
+        known = f"; there are {', '.join(options)}" if options else ", nor any other"
+        return f"{short} has no option {option!r}{_nearest(option, options) or known}"
     if required := _first(r"arguments are required: (.+)", problem):
         return f"{short} needs {required}: add --{key}.{required.partition(',')[0]}=..."
     if inner := _first(r'key "([^"]+)"', problem):
@@ -174,7 +213,11 @@ def _wrong_class(parser: Any, key: str, message: str) -> str | None:
         nearest = _nearest(attribute, [*names, *getattr(module, "__all__", ())])
         return f"{module.__name__} has no class {attribute!r}{nearest}"
     absent = _first(r"^No module named '(\w+)", problem)
-    return f"{path} cannot be imported: {problem}{not_installed(absent) if absent else ''}"
+    hint = not_installed(absent) if absent else ""
+    if hint and parser.prog.split()[-1] in ("validate", "test"):
+        # The configuration of the checkpoint's run may name it, and measuring can do without most classes of a run.
+        hint += "; or name a configuration that does without it: --config FILE"
+    return f"{path} cannot be imported: {problem}{hint}"
 
 
 def _wrong_value(parser: Any, key: str, message: str) -> str | None:

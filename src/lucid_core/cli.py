@@ -27,7 +27,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import Optimizer
 
 from lucid_core import plugins
-from lucid_core.advice import checkpoint_fault, explain, name_fault, not_installed
+from lucid_core.advice import checkpoint_fault, explain, not_installed, one_line, trainer_fault
 from lucid_core.data.types import DataError
 from lucid_core.defaults import TRAINER_DEFAULTS, callbacks_of, deterministic_on, run_loggers
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str], cli: type[LucidCLI] | None = None) -> int:
         ``LUCID_DEBUG=1`` raises instead.
 
     Raises:
-        SystemExit: With 2 where the command line was not understood, with 0 after ``--help`` and its like.
+        SystemExit: With 2 where the command line was not understood or refused, with 0 after ``--help`` and its like.
     """
     from lucid_core.data.module import DataModule
     from lucid_core.module import Detector
@@ -66,7 +66,7 @@ def main(argv: Sequence[str], cli: type[LucidCLI] | None = None) -> int:
         if os.environ.get("LUCID_DEBUG") or (type(error) is RuntimeError and not lost_worker):
             raise
         hint = "" if isinstance(error, DataError) else " (LUCID_DEBUG=1 shows where)"
-        print(f"lucid: error: {_one_line(error)}{hint}", file=sys.stderr)
+        print(f"lucid: error: {one_line(error)}{hint}", file=sys.stderr)
         return 1
     finally:
         warnings.formatwarning = form
@@ -168,13 +168,28 @@ class LucidCLI(LightningCLI):
             self._parser(self.command).set_defaults(verbose=False)
         self.config = parser.parse_args(args)
         asked = self.config[self.command]
-        fault = checkpoint_fault(self.command, asked.ckpt_path) or name_fault(asked.trainer)
+        fault = checkpoint_fault(self.command, asked.ckpt_path) or trainer_fault(asked.trainer)
         if fault is not None:
             parser.error(fault)
 
     def _parse_ckpt_path(self) -> None:
         # Lightning puts the checkpoint's hyperparameters over what the user typed; _base_configs puts them under it.
         pass
+
+    def instantiate_classes(self) -> None:
+        """Make what the command needs; a class that refuses its options is named in one line."""
+        for base in (Callback, Logger, Precision, Strategy):
+            self.parser.add_instantiator(self._make, base)
+        super().instantiate_classes()
+
+    def _make(self, kind: type, *args: Any, **options: Any) -> Any:
+        # jsonargparse would bury the refusal under all that the option could have been instead.
+        try:
+            return kind(*args, **options)
+        except (ValueError, MisconfigurationException) as error:
+            if os.environ.get("LUCID_DEBUG"):
+                raise
+            self.parser.error(f"{kind.__name__}: {one_line(error)}")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add the loggers and callbacks of a run, except where the user named their own."""
@@ -277,11 +292,3 @@ def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> str:
 
 def _is_no_advertisement(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("💡")
-
-
-def _one_line(error: BaseException) -> str:
-    """The message of ``error``, without the traceback that a loader's worker wraps around it."""
-    text = str(error)
-    if text.startswith("Caught ") and "\nOriginal Traceback" in text:
-        text = text.rpartition(f"{type(error).__name__}: ")[2]
-    return " ".join(text.split())

@@ -99,3 +99,16 @@ class Recorder(Callback):
 
     def __init__(self, gain: float = 0.1, mode: str = "eager") -> None:
         self.gain, self.mode = gain, mode
+
+
+class Picky(Callback):
+    """Refuses.
+
+    Args:
+        every: At least 1.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        if every < 1:
+            raise ValueError(f"every is {every};\nit must be at least 1")
+        self.every = every

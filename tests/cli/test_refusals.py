@@ -13,7 +13,7 @@ from lucid_core import advice
 from lucid_core.cli import main
 
 from . import standin
-from .conftest import Command
+from .conftest import QUIET, Command
 
 Refused = Callable[..., str]
 
@@ -53,6 +53,26 @@ Refused = Callable[..., str]
             "EarlyStopping.patience must be int, got 'x'",
         ),
         ("fit --trainer.callbacks+=EarlyStopping", "EarlyStopping needs monitor"),
+        (
+            "fit --trainer.callbacks+= Recorder",
+            "trainer.callbacks has no value: on the command line it stands right after",
+        ),
+        (
+            "fit --trainer.callbacks+=Picky --trainer.callbacks.every=0",
+            "error: Picky: every is 0; it must be at least 1\n",
+        ),
+        (
+            "fit --trainer.callbacks=Picky --trainer.callbacks.every=0",
+            "error: Picky: every is 0; it must be at least 1\n",
+        ),
+        (
+            "fit --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=x --trainer.callbacks.mode=up",
+            "EarlyStopping: `mode` can be min, max, got up",
+        ),
+        ("fit --trainer.devices=x", "trainer.devices must be auto or -1, a number, or numbers such as 0,1, got 'x'"),
+        ("fit --trainer.devices=[0,x]", "numbers such as 0,1, got '0,x'"),
+        ("fit --trainer.devices=-1 --trainer.accelerator=cpu", "must be auto or a number on a CPU, got '-1'"),
+        ("fit --trainer.devices=0,1 --trainer.accelerator=cpu", "must be auto or a number on a CPU, got '0,1'"),
         ("fit --trainer.logger=CSVLoger", "no logger is called 'CSVLoger'; did you mean 'CSVLogger'?"),
         ("fit --trainer.strategy dpp", "no strategy is called 'dpp'; did you mean 'ddp'?"),
         ("fit --trainer.accelerator cup", "no accelerator is called 'cup'; did you mean 'cpu'?"),
@@ -78,6 +98,14 @@ def test_a_command_line_is_refused_in_one_line(refused: Refused, line: str, answ
         ("model: {lr: abc}", "model.lr must be float, got 'abc'"),
         ("trainer: {callbacks: [Xyzzy]}", "no callback is called 'Xyzzy'. Bare names work"),
         ("trainer: {callbacks: [{class_path: gone.Replay}]}", "No module named 'gone'"),
+        (
+            "trainer: {callbacks: [{class_path: Recorder, bogus: 1}]}",
+            "trainer.callbacks: 'bogus' stands beside class_path Recorder; write options under init_args",
+        ),
+        ("trainer: {callbacks: {class_path: Recorder, gain: 1}}", "'gain' stands beside class_path Recorder"),
+        ("trainer: {logger: {class_path: CSVLogger, bogus: 1}}", "'bogus' stands beside class_path CSVLogger"),
+        ("trainer: {callbacks: [{init_args: {gain: 1}}]}", "Callback has no option 'gain', nor any other\n"),
+        ("trainer: {callbacks: [{class_path: Picky, init_args: {every: 0}}]}", "Picky: every is 0; it must be"),
         ("hello", "configuration mine.yaml must hold settings, such as 'trainer:', got 'hello'"),
         ("- a", "configuration mine.yaml must hold settings"),
         ("model: {variant: s\nx", "configuration mine.yaml cannot be read"),
@@ -106,8 +134,8 @@ INSTALL = """(not installed: lucid-absent; pip install "lucid-core[lucid-absent]
 @pytest.mark.parametrize(
     ("entry", "answer"),
     [
-        ("AbsentReplay", "no callback is called 'AbsentReplay'. Bare names work"),
-        ("{class_path: AbsentReplay}", "no callback is called 'AbsentReplay'. Bare names work"),
+        ("AbsentReplay", "no callback is called 'AbsentReplay'"),
+        ("{class_path: AbsentReplay}", "no callback is called 'AbsentReplay'"),
         ("lucid_absent.AbsentReplay", "No module named 'lucid_absent'"),
         ("{class_path: lucid_absent.AbsentReplay, init_args: {k: 3}}", "No module named 'lucid_absent'"),
     ],
@@ -129,6 +157,19 @@ def test_so_does_a_configuration_of_one(refused: Refused) -> None:
 @pytest.mark.usefixtures("extra")
 def test_a_module_that_is_missing_elsewhere_does_not_name_the_extra(refused: Refused) -> None:
     assert "lucid-absent" not in refused("fit --trainer.callbacks+=no_such_package.Replay")
+
+
+@pytest.mark.parametrize(("command", "says_so"), [("validate", True), ("test", True), ("fit", False)])
+def test_a_run_whose_callbacks_are_gone_can_be_measured_with_another_configuration(
+    lucid: Command, refused: Refused, command: str, says_so: bool
+) -> None:
+    lucid("fit --trainer.callbacks+=Recorder", *QUIET)
+    config = Path("runs/version_0/config.yaml")
+    config.write_text(config.read_text().replace("tests.cli.standin.Recorder", "gone_package.Recorder"))
+    line = refused(f"{command} --ckpt_path runs/version_0/checkpoints/best.ckpt")
+    assert "(install the package that brings 'gone_package')" in line
+    assert ("; or name a configuration that does without it: --config FILE\n" in line) is says_so
+    lucid(f"{command} --ckpt_path runs/version_0/checkpoints/best.ckpt --config {{}}", *QUIET)
 
 
 def test_a_wrong_setting_is_named_in_full_with_print_config_too(refused: Refused, tmp_path: Path) -> None:
@@ -163,6 +204,8 @@ def test_the_traceback_is_there_when_asked_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LUCID_DEBUG", "1")
     with pytest.raises(ValueError, match="no images"):
         main(["fit", "--data.points", "none"])
+    with pytest.raises(ValueError, match="every is 0"):
+        main(["fit", "--trainer.callbacks+=Picky", "--trainer.callbacks.every=0"])
 
 
 def test_a_checkpoint_beside_the_mistyped_one_is_named(refused: Refused, tmp_path: Path) -> None:

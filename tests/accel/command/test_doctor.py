@@ -210,6 +210,8 @@ def test_a_broken_run_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) ->
         (["nowhere"], "no file or packaged configuration is called 'nowhere'"),
         (["--trainer.callbacks+=LosReplay"], "did you mean 'LossReplay'?"),
         (["--config={}", "--model.lrr=1"], "did you mean '--model.lr'?"),
+        (["--config={}", "--trainer.devices=x"], "trainer.devices must be auto or -1, a number, or numbers"),
+        (["--config={}", "--trainer.callbacks+=Picky", "--trainer.callbacks.every=0"], "Picky: every is 0; it must be"),
     ],
 )
 def test_a_run_that_is_not_understood_is_refused_in_one_line(
