@@ -115,6 +115,11 @@ class Acceleration(Callback, ABC):
         return type(self).__name__
 
     @property
+    def owner(self) -> str:
+        """How messages call it: its name, and what tells it from others of the name."""
+        return self.name
+
+    @property
     def state(self) -> State:
         """Where it is in its life, in this fit or at the end of the last one."""
         return self._fit.state
@@ -172,8 +177,7 @@ class Acceleration(Callback, ABC):
             self._fit.state = State.RETIRED
             self._release()
             failed = reason is Reason.CAPTURE_FAILED and self.on_failure == "raise"
-            text = f"retired at batch {self._fit.batch} ({reason}), training goes on without it: {why}"
-            self._say(text, failed, cause)
+            self._say(f"retired at batch {self._fit.batch} ({reason})", why, failed, cause)
 
     # Lightning's hooks
 
@@ -187,7 +191,7 @@ class Acceleration(Callback, ABC):
             rank_zero_info(f"{self.name} is named twice with the same options; the second one is ignored")
         elif self._ask(Site(trainer, pl_module, started=False)):
             for path in self.claims:
-                self._fit.claims.append(claim(pl_module, path, self.name))
+                self._fit.claims.append(claim(pl_module, path, self.owner))
             self._fit.state = State.ARMED
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -248,20 +252,21 @@ class Acceleration(Callback, ABC):
         self._release()
         self._fit.state = State.INELIGIBLE
         failed = cause is not None and self.on_failure == "raise"
-        self._say(f"off, training goes on without it: {why}", failed, cause)
+        self._say("off", why, failed, cause)
         return False
 
-    def _say(self, text: str, fatal: bool, cause: Exception | None) -> None:
+    def _say(self, what: str, why: str, fatal: bool, cause: Exception | None) -> None:
         """Warn, or raise; whatever has to be put in order was before."""
-        self._fit.said = text
+        self._fit.said = f"{what}: {why}"
         if self.strict or fatal:
-            raise AccelerationError(f"{self.name} is {text}") from cause
-        rank_zero_warn(f"{self.name} is {text}", category=AccelerationWarning)
+            raise AccelerationError(f"{self.owner} is {what}: {why}") from cause
+        sequel = "" if what == "idle" else ", training goes on without it"
+        rank_zero_warn(f"{self.owner} is {what}{sequel}: {why}", category=AccelerationWarning)
 
     def _mind_idleness(self) -> None:
         ready = self._fit.state in (State.ARMED, State.RECORDED)
         if ready and self.batches and not self._fit.tally.replayed:
-            self._say(idleness(self), False, None)
+            self._say("idle", idleness(self), False, None)
 
     def _report(self, trainer: pl.Trainer) -> None:
         """Report once for all accelerations of the run, if this is the last one and training began."""

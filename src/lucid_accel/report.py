@@ -49,7 +49,7 @@ def _publish(trainer: Trainer, report: dict[str, Any]) -> None:
 def idleness(item: Acceleration) -> str:
     """Say why an acceleration that was ready replayed nothing."""
     reasons = ", ".join(f"{n} {reason}" for reason, n in item.tally.native_steps().items())
-    return f"idle, it replayed none of {item.batches} steps: {reasons or 'it was never called'}"
+    return f"none of {item.batches} steps were replayed: {reasons or 'it was never called'}"
 
 
 def collect(party: Sequence[Acceleration], clock: FitClock) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def test_idleness_is_in_the_report_of_the_last_one_too(tape: None, tmp_path: Pat
     with warned() as texts:
         made = reported(tmp_path, [body()], limit_train_batches=2)
     assert len(texts) == 1
-    assert made["accelerations"][0]["verdict"] == "idle, it replayed none of 2 steps: 2 warmup"
+    assert made["accelerations"][0]["verdict"] == "idle: none of 2 steps were replayed: 2 warmup"
 
 
 def test_a_strict_error_of_idleness_is_reported_first(tape: None, tmp_path: Path) -> None:

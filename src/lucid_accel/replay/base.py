@@ -8,10 +8,12 @@ from typing import Any, ClassVar, Literal
 
 import lightning.pytorch as pl
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from lucid_accel.acceleration import Acceleration, Undo
 from lucid_accel.adapters import is_free, marked_parts, take
 from lucid_accel.graphs.region import Region
+from lucid_accel.reasons import Reason
 from lucid_accel.site import Answer, Site, no, recordable, yes
 
 __all__ = ["Replay"]
@@ -44,6 +46,7 @@ class Replay(Acceleration):
         super().__init__(on_failure, strict, keep)
         self.proof = proof
         self._region: Region | None = None
+        self._taken: nn.Module | None = None
 
     def part(self, site: Site) -> nn.Module | None:
         """Return the submodule that is the seam in this run, ``None`` if there is none, or no single one."""
@@ -60,6 +63,9 @@ class Replay(Acceleration):
         if not is_free(part) or getattr(part, "_compiled_call_impl", None) is not None:
             kind = type(part).__name__
             return no("it needs a forward that nobody else took", f"that of {kind} is replaced", "leave it as it is")
+        if any(map(is_lazy, [*part.parameters(), *part.buffers()])):
+            seen = f"{type(part).__name__} makes some at its first call"
+            return no("it needs parameters that exist", seen, "call it once before the fit")
         return yes()
 
     def without_part(self, site: Site) -> Answer:
@@ -88,8 +94,8 @@ class Replay(Acceleration):
         undo = ExitStack()
         undo.callback(self._forget)
         undo.callback(region.drop)
-        undo.callback(take(site.module, self.claims[0], self.name, part, region))
-        self._region = region
+        undo.callback(take(site.module, self.claims[0], self.owner, part, region))
+        self._region, self._taken = region, part
         return undo.close
 
     # Lightning's hooks
@@ -105,10 +111,12 @@ class Replay(Acceleration):
         if self._region is not None:
             self._region.after_backward()
 
-    def on_train_epoch_start(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Callbacks change modules here: compare everything at the next call."""
         if self._region is not None:
             self._region.suspect()
+            if self.part(Site(trainer, pl_module, started=True)) is not self._taken:
+                self._region.retire(Reason.STRUCTURE, "the part itself was exchanged")
 
     def on_validation_end(self, *args: Any, **kwargs: Any) -> None:
         """And here."""
@@ -116,7 +124,7 @@ class Replay(Acceleration):
             self._region.suspect()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_region": None}
+        return {**super().__getstate__(), "_region": None, "_taken": None}
 
     def _forget(self) -> None:
-        self._region = None
+        self._region = self._taken = None

@@ -59,6 +59,11 @@ class NetworkReplay(Replay):
         super().__init__(proof, on_failure, strict, keep)
         self.module = module
 
+    @property
+    def owner(self) -> str:
+        """Its name, and the submodule."""
+        return self.name if self.module is None else f"{self.name}(module={self.module!r})"
+
     def part(self, site: Site) -> nn.Module | None:
         """Return the named submodule, or the one that is the seam."""
         if self.module is None:
