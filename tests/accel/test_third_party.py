@@ -92,7 +92,8 @@ def test_everything_is_imported_from_the_fresh_environment(site: Path) -> None:
 
 @pytest.mark.slow
 def test_its_own_tests_pass_where_it_is_installed(site: Path, tmp_path: Path) -> None:
-    shutil.copy(PACKAGE / "tests" / "test_accelerations.py", tmp_path)
+    for path in (PACKAGE / "tests").glob("*.py"):
+        shutil.copy(path, tmp_path)
     done = python(site, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
     assert re.search(r"^1\d passed", done.stdout, re.MULTILINE), done.stdout
 
@@ -280,17 +281,24 @@ def test_a_forward_that_somebody_put_over_ours_stays_when_ours_goes() -> None:
 # The tutorial
 
 
-def test_the_tutorial_shows_the_package_as_it_is() -> None:
-    sources = {path: path.read_text() for path in PACKAGE.rglob("*") if path.suffix in (".py", ".toml")}
-    blocks = re.findall(r"^```(?:python|toml)\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) > 8
-    assert not [block for block in blocks if not any(block in text for text in sources.values())]
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
 
 
-def test_the_tutorial_leaves_no_class_of_the_package_out() -> None:
-    text = TUTORIAL.read_text()
-    names = re.findall(
-        r"^class (\w+)", "".join(p.read_text() for p in PACKAGE.glob("lucid_example/*.py")), re.MULTILINE
-    )
-    assert names
-    assert not [name for name in names if name not in text]
+@pytest.fixture
+def copied() -> dict[str, str]:
+    """What comes of copying the blocks of the tutorial, by file."""
+    files: dict[str, str] = {}
+    block = re.compile(r"^(?:\*\*`(\S+)`\*\*\n\n)?```(?:python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    for name, code in block.findall(TUTORIAL.read_text()):
+        files[name] = files.get(name, "") + code
+    return files
+
+
+def test_blocks_of_the_tutorial_make_whole_files_of_the_package(copied: dict[str, str]) -> None:
+    assert [name for name, text in copied.items() if lines(text) != lines((PACKAGE / name).read_text())] == []
+
+
+def test_the_tutorial_shows_every_file_of_the_package(copied: dict[str, str]) -> None:
+    modules = {f"lucid_example/{path.name}" for path in PACKAGE.glob("lucid_example/[!_]*.py")}
+    assert set(copied) == modules | {"pyproject.toml", "tests/test_accelerations.py"}

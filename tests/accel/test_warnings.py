@@ -90,8 +90,8 @@ def test_a_compiled_module_is_a_no(tape: None) -> None:
     with warned() as texts:
         fit([body()], compiled, limit_train_batches=1)  # type: ignore[arg-type]
     assert texts == [
-        "NetworkReplay(module='body') is off, training goes on without it: it needs an eager module, but the module is compiled. "
-        "To get a yes: leave out torch.compile"
+        "NetworkReplay(module='body') is off, training goes on without it: it needs an eager module, but the module is "
+        "compiled. To get a yes: leave out torch.compile"
     ]
 
 
