@@ -174,8 +174,19 @@ def test_two_calls_a_step_from_the_start_are_learnt_and_proven() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert twin.notes.proofs == 1
-    # Two proofs at once would be told apart by nobody.
     assert twin.calls[-2:] == ["replay", "outstanding_backward"]
+
+
+def test_a_second_call_while_the_first_one_is_proven_is_native() -> None:
+    twin = Twin(Net())
+    for _ in range(3):
+        twin.step(images())
+    assert (twin.notes.captures, twin.notes.proofs) == (1, 0)
+    results = [twin.forward(images(seed=seed)) for seed in (1, 2)]
+    assert twin.calls[-2:] == ["warmup", "outstanding_backward"]
+    sum(x.square().mean() for x in results).backward()
+    twin.region.after_backward()
+    assert twin.notes.proofs == 1
 
 
 def test_an_abandoned_backward_is_forgotten_at_the_next_step() -> None:
