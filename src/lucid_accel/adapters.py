@@ -39,10 +39,10 @@ def find(module: LightningModule, path: str) -> nn.Module | None:
         name = implementation.plugin_name
         try:
             seams = _checked(module, implementation.function(module))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             manager.unregister(implementation.plugin)
             text = f"lucid plugin {name} skipped: its hook lucid_seams failed: {type(error).__name__}: {error}"
-            warnings.warn(text, plugins.PluginWarning, stacklevel=2)
+            warnings.warn(" ".join(text.split()), plugins.PluginWarning, stacklevel=2)
         else:
             offers |= {name: seams[path]} if path in seams else {}
     if len({id(part) for part in offers.values()}) > 1:

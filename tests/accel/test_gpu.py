@@ -55,8 +55,8 @@ def test_two_hundred_steps_are_equal_and_proven_again() -> None:
     settings = {**GPU, "precision": "bf16-mixed", "max_epochs": 20}
     native = run(tiny_detector, batches, **settings)
     assert first_difference(native, run(tiny_detector, batches, accelerations, **settings)) is None
-    # The objective's room grew from 8 to 16 to 64; and the smaller batch came often enough to be recorded too.
-    assert [item.tally.proofs for item in accelerations] == [5, 3]
+    # The objective's room grew from 8 to 64; and the smaller batch came often enough to be recorded too.
+    assert [item.tally.proofs for item in accelerations] == [4, 3]
 
 
 def test_sixteen_bits_overflow_and_recover() -> None:
@@ -92,7 +92,7 @@ def test_a_batch_of_nan_is_replayed(precision: str) -> None:
 
     accelerations = KINDS["both"]()
     assert_parity(tiny_detector, with_nan, accelerations, precision=precision, max_epochs=1, **GPU)
-    assert all(item.tally.replayed >= 3 for item in accelerations)
+    assert all(item.tally.replayed >= 2 for item in accelerations)
 
 
 def test_a_resumed_run_is_equal(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_capture_that_fails_changes_nothing(layer: type[nn.Module]) -> None:
 
 
 def test_a_capture_that_fails_may_stop_the_run() -> None:
-    with pytest.raises(RuntimeError, match="NetworkReplay is retired") as raised:
+    with pytest.raises(RuntimeError, match=r"NetworkReplay.* is retired") as raised:
         run(lambda: Classifier(HostRead()), pictures, [body_replay(on_failure="raise")], accelerator="gpu", devices=1)
     assert raised.value.__cause__ is not None
     run(Classifier, pictures, [body_replay(strict=True)], accelerator="gpu", devices=1)

@@ -29,7 +29,7 @@ class CudaGraphEngine(Engine):
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
-    def capture(self, body: Callable[[], T]) -> tuple[Graph, T]:
+    def capture(self, body: Callable[[], T], after: Graph | None = None) -> tuple[Graph, T]:
         """Record ``body``; see :meth:`Engine.capture`."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -38,7 +38,8 @@ class CudaGraphEngine(Engine):
         graph = torch.cuda.CUDAGraph()
         # A cast that autocast kept from before would be read by every replay, and never made anew.
         torch.clear_autocast_cache()
-        witness, first, done = Witness(self.device), None, False
+        made = after.made if isinstance(after, _Recorded) else frozenset[int]()
+        witness, first, done = Witness(self.device, made), None, False
         try:
             with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 try:
@@ -60,7 +61,7 @@ class CudaGraphEngine(Engine):
             # The workspace of matrix products lies in the pool: kept for later ones, it would keep the pool.
             torch._C._cuda_clearCublasWorkspaces()
             self.set_generator_state(generator)
-        return _Recorded(graph, list(witness.kept.values())), result
+        return _Recorded(graph, list(witness.kept.values()), frozenset(witness.made)), result
 
     def _mend(self) -> None:
         """Leave the state that a capture leaves that did end well.
@@ -104,10 +105,11 @@ class CudaGraphEngine(Engine):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Recorded:
-    """A graph, and the memory that it reads from outside its pool."""
+    """A graph, the memory that it reads from outside its pool, and the addresses of what it made inside."""
 
     graph: torch.cuda.CUDAGraph
     kept: list[torch.UntypedStorage]
+    made: frozenset[int]
 
     def replay(self) -> None:
         self.graph.replay()

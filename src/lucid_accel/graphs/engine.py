@@ -42,11 +42,13 @@ class Engine(ABC):
         self.device = device
 
     @abstractmethod
-    def capture(self, body: Callable[[], T]) -> tuple[Graph, T]:
+    def capture(self, body: Callable[[], T], after: Graph | None = None) -> tuple[Graph, T]:
         """Record the device work of ``body`` without doing it.
 
         Args:
             body: Python that launches device work. It runs once; what it reads from Python is frozen.
+            after: A graph of this engine that this one goes on from, and is always replayed after: a forward whose
+                backward ``body`` is.
 
         Returns:
             The graph, and what ``body`` returned: its tensors hold values after each replay, and only then.

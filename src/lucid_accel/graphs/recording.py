@@ -116,7 +116,7 @@ class Recording:
                 self._gradients = Packed(present)
                 self._gradients.fill(present)
 
-            self._backward, _ = engine.capture(backward)
+            self._backward, _ = engine.capture(backward, graph)
         # The outputs go now, and autograd's nodes with them: they would keep gradient accumulators of that stream.
         self.differentiable = [x.requires_grad for x in outputs]
 

@@ -33,7 +33,7 @@ class TapeEngine(Engine):
 
     _open = False
 
-    def capture(self, body: Callable[[], T]) -> tuple[Graph, T]:
+    def capture(self, body: Callable[[], T], after: Graph | None = None) -> tuple[Graph, T]:
         """Record ``body``; see :meth:`Engine.capture`."""
         tape = _Tape()
         generator = self.generator_state()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -24,16 +24,19 @@ class Witness(TorchDispatchMode):
     Args:
         device: Where the recorded work runs. Reading a tensor of another device is refused: the graph would read the
             memory of the host at every replay, whatever lies there by then.
+        made: Addresses of what a capture before this one made. Keeping that would keep a backward from using the memory
+            of the activations that it is done with.
 
     Attributes:
         kept: The memory that was read, or written, and not made inside.
+        made: Addresses of what was made inside, and before.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, made: Iterable[int] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kept: dict[int, torch.UntypedStorage] = {}
         self._device = device.type
-        self._made: set[int] = set()
+        self.made = set(made)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -45,10 +48,10 @@ class Witness(TorchDispatchMode):
                     )
                 continue
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._made:
+            if storage.data_ptr() not in self.made:
                 self.kept.setdefault(storage.data_ptr(), storage)
         result = func(*args, **kwargs)
-        self._made |= {x.untyped_storage().data_ptr() for x in tensors_in(result)} - self.kept.keys()
+        self.made |= {x.untyped_storage().data_ptr() for x in tensors_in(result)} - self.kept.keys()
         return result
 
 

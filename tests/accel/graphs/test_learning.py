@@ -100,7 +100,7 @@ def test_an_exception_in_the_capture_retires() -> None:
 
 
 class OutOfMemory(TapeEngine):
-    def capture(self, body: object) -> object:
+    def capture(self, body: object, after: object = None) -> object:
         raise torch.OutOfMemoryError("full")
 
 

@@ -63,6 +63,14 @@ def test_a_witness_keeps_what_is_read_and_not_what_is_made() -> None:
     assert list(witness.kept) == [outside.untyped_storage().data_ptr()]
 
 
+def test_a_witness_goes_on_from_another_one() -> None:
+    with Witness(torch.device("cpu")) as first:
+        made = torch.ones(3) * 2
+    with Witness(torch.device("cpu"), first.made) as second:
+        made.add_(1)
+    assert not second.kept
+
+
 def test_a_witness_refuses_memory_of_another_device() -> None:
     with Witness(torch.device("meta")), pytest.raises(RuntimeError, match="whose memory a replay would read again"):
         torch.ones(3) * 2

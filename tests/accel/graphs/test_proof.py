@@ -22,7 +22,7 @@ class Corrupt(TapeEngine):
 
     spoil: Callable[[list[Tensor]], None]
 
-    def capture(self, body: Callable[[], Any]) -> Any:
+    def capture(self, body: Callable[[], Any], after: Any = None) -> Any:
         graph, result = super().capture(body)
         replay, engine = graph.replay, self
         # Results, and what calls without results write to: their first argument.
@@ -76,7 +76,7 @@ def test_a_backward_with_other_bytes_is_found_too() -> None:
     class OnlyBackward(Corrupt):
         captures = 0
 
-        def capture(self, body: Callable[[], Any]) -> Any:
+        def capture(self, body: Callable[[], Any], after: Any = None) -> Any:
             self.captures += 1
             return super().capture(body) if self.captures == 2 else TapeEngine.capture(self, body)
 

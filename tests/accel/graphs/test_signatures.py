@@ -53,7 +53,7 @@ class Small(TapeEngine):
 
     taken = 0
 
-    def capture(self, body: object) -> object:
+    def capture(self, body: object, after: object = None) -> object:
         self.taken += 50  # forward and backward
         return super().capture(body)
 
