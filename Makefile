@@ -8,12 +8,13 @@
 #   make docs        rewrite the pages that are made from the code
 #
 # TORCH names the torch to install (TORCH=torch==2.13.0); default: the newest, and the oldest allowed for test-floor.
-# PYTHON names the interpreter that makes the environment.
+# PYTHON names the interpreter that makes the environment, JOBS the number of processes that tests run in.
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?=
 ARGS ?=
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 FLOOR := $(VENV)-floor
@@ -26,7 +27,7 @@ demo: $(VENV)/ready
 	$(BIN)/lucid fit $(ARGS)
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 gpu: $(VENV)/ready
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -39,7 +40,7 @@ docs: $(VENV)/ready
 	$(BIN)/python docs/build.py
 
 test-floor: $(FLOOR)/ready
-	$(FLOOR)/bin/python -m pytest $(ARGS)
+	$(FLOOR)/bin/python -m pytest -n $(JOBS) $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(FLOOR) build dist src/*.egg-info src/lucid_accel/build src/lucid_accel/*.egg-info *.egg-info
