@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from record import Red, environment, interval, outcome_of, parser_of, summary, write
+from record import Red, busy, environment, interval, outcome_of, parser_of, summary, write
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
@@ -103,21 +103,6 @@ class Cycle:
 
     def __getitem__(self, index: int) -> Batch:
         return self.batches[index % len(self.batches)]
-
-
-def busy(profiler: profile, steps: int) -> tuple[float, int]:
-    """Return per step the milliseconds in which the device computes, and the number of its kernels."""
-    spans = [
-        (event.time_range.start, event.time_range.end, event.name)
-        for event in profiler.events() or []
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
-    ]
-    total, end = 0.0, float("-inf")
-    for start, stop, _ in sorted(spans):
-        total += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    kernels = sum(not name.startswith("Mem") for _, _, name in spans)
-    return total / 1e3 / steps, kernels // steps
 
 
 def train(

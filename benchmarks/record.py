@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning
 import torch
+from torch.profiler import profile
 
 from lucid_accel.testing import Outcome, digest
 
@@ -23,6 +24,22 @@ PARTS = ("state_dict", "ema", "optimizer_states", "lr_schedulers", "loops", "glo
 
 class Red(SystemExit):
     """Parity does not hold: nothing is timed."""
+
+
+def device_events(profiler: profile) -> list[Any]:
+    """Return what ran on the device while ``profiler`` was on: kernels, copies and fills."""
+    cuda = torch.autograd.DeviceType.CUDA
+    return [x for x in profiler.events() or [] if x.device_type == cuda and not x.is_user_annotation]
+
+
+def busy(profiler: profile, steps: int) -> tuple[float, int]:
+    """Return per step the milliseconds in which the device computes, and the number of its kernels."""
+    events = device_events(profiler)
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted((x.time_range.start, x.time_range.end) for x in events):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total / 1e3 / steps, sum(not x.name.startswith("Mem") for x in events) // steps
 
 
 def outcome_of(path: Path) -> Outcome:

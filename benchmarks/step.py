@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from record import busy, device_events
 from torch.profiler import ProfilerActivity, profile
 
 from lucid_core.module import Detector
@@ -72,24 +73,17 @@ class Step:
             getattr(self, phase)()
 
 
-def busy(run: Callable[[], None], repeats: int) -> tuple[float, int, Counter[str], Counter[str]]:
+def profiled(run: Callable[[], None], repeats: int) -> tuple[float, int, Counter[str], Counter[str]]:
     """Return busy milliseconds and kernels of one run, and per kernel name milliseconds and launches."""
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
         for _ in range(repeats):
             run()
         torch.cuda.synchronize()
-    spans, time_of, count_of = [], Counter[str](), Counter[str]()
-    for event in profiler.events() or []:
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
-            spans.append((event.time_range.start, event.time_range.end))
-            time_of[event.name] += event.time_range.elapsed_us() / 1e3 / repeats
-            count_of[event.name] += 1
-    total, end = 0.0, float("-inf")
-    for start, stop in sorted(spans):
-        total += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    kernels = sum(n for name, n in count_of.items() if not name.startswith("Mem"))
-    return total / 1e3 / repeats, kernels // repeats, time_of, count_of
+    time_of, count_of = Counter[str](), Counter[str]()
+    for event in device_events(profiler):
+        time_of[event.name] += event.time_range.elapsed_us() / 1e3 / repeats
+        count_of[event.name] += 1
+    return *busy(profiler, repeats), time_of, count_of
 
 
 def measure(args: argparse.Namespace, batch: int) -> dict[str, Any]:
@@ -103,14 +97,14 @@ def measure(args: argparse.Namespace, batch: int) -> dict[str, Any]:
         step()
         torch.cuda.synchronize()
         walls.append((time.perf_counter() - start) * 1e3)
-    total, kernels, names, counts = busy(step, 5)
+    total, kernels, names, counts = profiled(step, 5)
     row: dict[str, Any] = {"batch": batch, "busy_ms": total, "kernels": kernels, "wall_ms": statistics.median(walls)}
     row["wall_range_ms"] = [min(walls), max(walls)]
     row["memory_mib"] = [torch.cuda.max_memory_allocated() >> 20, torch.cuda.max_memory_reserved() >> 20]
     parts: dict[str, list[float]] = {phase: [0.0, 0.0] for phase in PHASES}
     for _ in range(3):
         for phase in PHASES:
-            time_ms, launched, _, _ = busy(getattr(step, phase), 1)
+            time_ms, launched, _, _ = profiled(getattr(step, phase), 1)
             parts[phase][0] += time_ms / 3
             parts[phase][1] += launched / 3
     row["phases"] = parts
