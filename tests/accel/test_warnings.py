@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
 
 from lucid_accel import Acceleration, AccelerationError, AccelerationWarning, LossReplay, NetworkReplay
 from lucid_accel.acceleration import State
@@ -291,3 +292,21 @@ def test_the_package_is_light_and_its_names_are_lazy() -> None:
 
 def test_the_engine_of_a_context_is_used_only_in_it(tape: None) -> None:
     assert isinstance(Site(trainer_for([]), Net(), started=False).engine(), TapeEngine)
+
+
+def test_an_exchanged_part_retires_at_the_next_epoch(tape: None) -> None:
+    def exchange(_: Trainer, module: LightningModule) -> None:
+        module.body = Net().body  # type: ignore[assignment]
+
+    replay = body()
+    with warned() as texts:
+        fit([replay, Act("on_train_batch_start", 4, exchange)], max_epochs=2)
+    assert len(texts) == 1
+    assert "(structure), training goes on without it: the part itself was exchanged" in texts[0]
+
+
+def test_parameters_that_are_made_at_the_first_call_are_a_no(tape: None) -> None:
+    module = Net()
+    module.body.append(nn.LazyConv2d(2, 1))  # type: ignore[operator]
+    answer = body().eligible(Site(Trainer(accelerator="cpu", logger=False), module, started=False))
+    assert "makes some at its first call" in str(answer)

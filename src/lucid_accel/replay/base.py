@@ -23,8 +23,8 @@ class Replay(Acceleration):
     """Base of accelerations that record one seam, a part of the network or the objective, and replay it.
 
     Args:
-        proof: ``on`` replays one step beside its native run, right after recording and once more after a hundred, and
-            retires on the first byte that differs. ``off`` leaves that out.
+        proof: ``on`` replays a step beside its native run, the first one after recording and one more after a hundred,
+            and retires on the first byte that differs. ``off`` leaves that out.
         on_failure: See :class:`Acceleration`.
         strict: See :class:`Acceleration`.
         keep: See :class:`Acceleration`.

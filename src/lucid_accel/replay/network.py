@@ -35,12 +35,13 @@ class NetworkReplay(Replay):
 
     Elsewhere: the flag ``capture_network``.
 
-    Costs: four native steps, and one more after a hundred; half a second, and memory for one more set of activations.
+    Costs: four native steps, and one more after a hundred; the time to record, and memory for one more set of
+    activations.
 
     Args:
         module: Dotted path of a submodule of the LightningModule, for modules that know nothing of lucid.
-        proof: ``on`` replays one step beside its native run, right after recording and once more after a hundred, and
-            retires on the first byte that differs. ``off`` leaves that out.
+        proof: ``on`` replays a step beside its native run, the first one after recording and one more after a hundred,
+            and retires on the first byte that differs. ``off`` leaves that out.
         on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
         strict: A no, a retirement, or a fit in which nothing was replayed is an error.
         keep: ``always`` keeps the recording to the end of the fit.
