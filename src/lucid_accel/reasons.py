@@ -18,6 +18,7 @@ class Reason(StrEnum):
     STREAM = "stream"  #: another CUDA stream is current
     EVAL = "eval"  #: evaluation
     GRAD_DISABLED = "grad_disabled"  #: no gradients are wanted
+    GRAD_ENABLED = "grad_enabled"  #: gradients are wanted, of work that has none
     INFERENCE = "inference"  #: inference mode
     ANOMALY = "anomaly"  #: anomaly mode, whose checks a replay would leave out
     HOOKS = "hooks"  #: a hook inside the recorded part

@@ -12,12 +12,16 @@ from lucid_accel.reasons import Reason
 __all__ = ["native_context"]
 
 
-def native_context() -> Reason | None:
-    """Say why a call here and now has to be native, ``None`` if it need not."""
+def native_context(differentiable: bool) -> Reason | None:
+    """Say why a call here and now has to be native, ``None`` if it need not.
+
+    Args:
+        differentiable: What is called takes part in a backward; else it is for where gradients are off.
+    """
     if torch.is_inference_mode_enabled():
         return Reason.INFERENCE
-    if not torch.is_grad_enabled():
-        return Reason.GRAD_DISABLED
+    if torch.is_grad_enabled() is not differentiable:
+        return Reason.GRAD_DISABLED if differentiable else Reason.GRAD_ENABLED
     if torch.is_anomaly_enabled():
         return Reason.ANOMALY
     if torch.compiler.is_compiling():

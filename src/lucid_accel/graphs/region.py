@@ -11,12 +11,12 @@ from torch import nn
 
 from lucid_accel.graphs.call import Call
 from lucid_accel.graphs.certificate import Certificate, Change
-from lucid_accel.graphs.context import native_context
 from lucid_accel.graphs.engine import CaptureError, Engine
 from lucid_accel.graphs.entry import Entry
 from lucid_accel.graphs.listener import Listener
 from lucid_accel.graphs.proof import Proof, Verdict
 from lucid_accel.graphs.recording import OtherResult
+from lucid_accel.graphs.router import LATER_WARMUP, REARMS, WARMUP, WHOLE_CHECK, Router
 from lucid_accel.graphs.shelf import Shelf
 from lucid_accel.graphs.side_effects import SideEffects
 from lucid_accel.reasons import Reason
@@ -25,20 +25,11 @@ __all__ = ["Region"]
 
 Native = Callable[..., Any]
 
-#: Native calls before the first signature is recorded, the last one watched; of these one follows where it is proven.
-WARMUP = 3
-#: The same for a further signature: more than a partial batch has in a few epochs.
-LATER_WARMUP = 10
-#: How often recordings may be dropped and made again.
-REARMS = 3
-#: Calls between two comparisons of everything.
-WHOLE_CHECK = 50
-
 _REARMING = frozenset({Reason.MODE, Reason.FREEZE})
 
 
-class Region:
-    """Calls one part of the step natively until it is known, then replays it.
+class Region(Router):
+    """Routes one differentiable part of the step, with its backward.
 
     Args:
         engine: Records.
@@ -51,17 +42,11 @@ class Region:
     def __init__(
         self, engine: Engine, module: nn.Module, listener: Listener, growable: Collection[int] = (), proof: bool = True
     ) -> None:
-        self._engine = engine
+        super().__init__(engine, listener, proof, differentiable=True)
         self._module = module
-        self._listener = listener
         self._growable = growable
-        self._proof = proof
-        self._stream: int | None = None
         self._rearms = 0
-        self._over = False
         self._calls = 0
-        self._suspect = False
-        self._suspended = False
         self._watched: Entry | None = None
         self._fresh = False
         self._proving: tuple[Proof, Entry] | None = None
@@ -129,51 +114,15 @@ class Region:
             if recording.surprise is not None:
                 self.retire(Reason.MISSING_GRAD, recording.surprise)
 
-    def suspend(self) -> None:
-        """Call natively, and keep what is recorded, until :meth:`resume`."""
-        self._suspended = True
-
-    def resume(self) -> None:
-        """Replay again."""
-        self._suspended = False
-
-    def suspect(self) -> None:
-        """Compare everything at the next call."""
-        self._suspect = True
-
-    def retire(self, reason: Reason, why: str, cause: Exception | None = None) -> None:
-        """Stay native from now on, and give the memory back. May be called twice."""
-        if not self._over:
-            self._over = True
-            self.drop()
-            self._listener.retired(reason, why, cause)
-
-    def drop(self) -> None:
-        """Let go of every recording. May be called twice; never raises for what is already gone."""
-        self._over = True
-        self._drop_recordings()
-        self._certificate = None  # it keeps what it was made of, even what the module has exchanged since
-
     # One decision each
 
     def _skip(self) -> Reason | None:
-        """Say why this call is native whatever is recorded."""
-        if self._over:
-            return Reason.RETIRED
-        if self._suspended:
-            return Reason.DISABLED
+        skip = super()._skip()
         if self._certificate is not None and self._certificate.trained and not self._module.training:
-            return Reason.EVAL
-        if self._engine.is_capturing():
-            return Reason.FOREIGN_CAPTURE
-        if (context := native_context()) is not None:
-            return context
-        if self._shelf.pending() or self._proving is not None:
-            return Reason.OUTSTANDING_BACKWARD
-        stream = self._engine.stream()
-        if self._stream is None:
-            self._stream = stream
-        return Reason.STREAM if stream != self._stream else None
+            # Said before what evaluation brings with it, such as the absence of gradients.
+            return skip if self._over or self._suspended else Reason.EVAL
+        waiting = self._shelf.pending() or self._proving is not None
+        return Reason.OUTSTANDING_BACKWARD if skip is None and waiting else skip
 
     def _change(self) -> Change | None:
         """Say what changed under the recordings."""
@@ -289,6 +238,7 @@ class Region:
     def _drop_recordings(self) -> None:
         self._end_proof()
         self._shelf.clear()
+        self._certificate = None  # it keeps what it was made of, even what the module has exchanged since
 
     def _end_proof(self) -> None:
         if self._proving is not None:
