@@ -12,16 +12,38 @@ if TYPE_CHECKING:
     from lucid_accel.replay.base import Replay
     from lucid_accel.replay.loss import LossReplay
     from lucid_accel.replay.network import NetworkReplay
+    from lucid_accel.replay.norm import GradientNormReplay
+    from lucid_accel.replay.optimizer import OptimizerReplay
+    from lucid_accel.replay.orthogonalization import OrthogonalizationReplay
+    from lucid_accel.replay.part import PartReplay
+    from lucid_accel.replay.update import UpdateReplay
 
-__all__ = ["Acceleration", "AccelerationError", "AccelerationWarning", "LossReplay", "NetworkReplay", "Replay"]
+__all__ = [
+    "Acceleration",
+    "AccelerationError",
+    "AccelerationWarning",
+    "GradientNormReplay",
+    "LossReplay",
+    "NetworkReplay",
+    "OptimizerReplay",
+    "OrthogonalizationReplay",
+    "PartReplay",
+    "Replay",
+    "UpdateReplay",
+]
 
 _HOMES = {
     "Acceleration": "acceleration",
     "AccelerationError": "acceleration",
     "AccelerationWarning": "acceleration",
+    "GradientNormReplay": "replay.norm",
     "LossReplay": "replay.loss",
     "NetworkReplay": "replay.network",
+    "OptimizerReplay": "replay.optimizer",
+    "OrthogonalizationReplay": "replay.orthogonalization",
+    "PartReplay": "replay.part",
     "Replay": "replay.base",
+    "UpdateReplay": "replay.update",
 }
 
 

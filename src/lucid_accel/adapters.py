@@ -61,27 +61,29 @@ def marked_parts(module: LightningModule, path: str) -> dict[str, nn.Module]:
     return {name: part for name, part in module.named_modules() if marked(part, path)}
 
 
-def marked(part: nn.Module, path: str) -> bool:
+def marked(part: object, path: str) -> bool:
     """Whether a method of ``part`` is the seam ``path``; one that a subclass overrides is none, unless marked again."""
     methods = {name: value for base in reversed(type(part).__mro__) for name, value in vars(base).items()}
     return any(getattr(method, "__seam__", None) == path for method in methods.values())
 
 
-def is_free(part: nn.Module) -> bool:
-    """Whether nobody replaced ``forward`` of ``part``. What a copy keeps of a replaced original does not count."""
-    own = vars(part).get("forward")
+def is_free(part: object, method: str = "forward") -> bool:
+    """Whether nobody replaced ``method`` of ``part``. What a copy keeps of a replaced original does not count."""
+    own = vars(part).get(method)
     if own is None:
         return True
     function = getattr(own, "__func__", None)
-    if isinstance(function, _Forward):
+    if isinstance(function, _Method):
         return function.part() is not part
-    return function is type(part).forward and own.__self__ is part
+    return function is getattr(type(part), method) and own.__self__ is part
 
 
-def take(scope: LightningModule, path: str, owner: str, part: nn.Module, replacement: Replacement) -> Undo:
-    """Let ``replacement`` be called instead of the seam that ``part`` is, until the returned function is called.
+def take(
+    scope: LightningModule, path: str, owner: str, part: object, replacement: Replacement, method: str = "forward"
+) -> Undo:
+    """Let ``replacement`` be called instead of the seam that ``part`` has, until the returned function is called.
 
-    A method that is marked as the seam is claimed. Any other part gets a ``forward`` of its own, which is inert on
+    A method that is marked as the seam is claimed. Any other part gets a ``method`` of its own, which is inert on
     copies of the part.
 
     Raises:
@@ -90,37 +92,36 @@ def take(scope: LightningModule, path: str, owner: str, part: nn.Module, replace
     if marked(part, path):
         return claim(scope, path, owner, part, replacement).release
     held = claim(scope, path, owner)
-    function = _Forward(part, replacement)
-    forward = types.MethodType(function, part)
-    vars(part)["forward"] = forward
+    function = _Method(part, method, replacement)
+    own = types.MethodType(function, part)
+    vars(part)[method] = own
 
     def undo() -> None:
         held.release()
         function.replacement = None
-        if vars(part).get("forward") is forward:
-            del vars(part)["forward"]
+        if vars(part).get(method) is own:
+            del vars(part)[method]
 
     return undo
 
 
-class _Forward:
-    """The replaced ``forward`` of one part, as a method of it. A copy of the part that got it too runs its own.
+class _Method:
+    """A replaced method of one object. A copy of the object that got it too runs the one of its class.
 
-    It knows the part weakly, and its replacement until that is undone: a copy keeps neither alive.
+    It knows the object weakly, and its replacement until that is undone: a copy keeps neither alive.
     """
 
     # Without a dictionary, so that nothing of it counts as a setting of the part.
-    __slots__ = ("part", "replacement")
+    __slots__ = ("__name__", "part", "replacement")
 
-    #: A pickled method is looked up by this name on the unpickled part, and so becomes the one of the class.
-    __name__ = "forward"
-
-    def __init__(self, part: nn.Module, replacement: Replacement) -> None:
+    def __init__(self, part: object, name: str, replacement: Replacement) -> None:
+        # A pickled method is looked up by this on the unpickled object, and so becomes the one of the class.
+        self.__name__ = name
         self.part = ref(part)
         self.replacement: Replacement | None = replacement
 
-    def __call__(self, part: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        native = types.MethodType(type(part).forward, part)
+    def __call__(self, part: object, /, *args: Any, **kwargs: Any) -> Any:
+        native = types.MethodType(getattr(type(part), self.__name__), part)
         if self.replacement is None or self.part() is not part:
             return native(*args, **kwargs)
         return self.replacement(native, *args, **kwargs)

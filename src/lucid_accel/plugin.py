@@ -10,5 +10,8 @@ def lucid_components() -> list[type]:
     """Offer every acceleration."""
     from lucid_accel.replay.loss import LossReplay
     from lucid_accel.replay.network import NetworkReplay
+    from lucid_accel.replay.norm import GradientNormReplay
+    from lucid_accel.replay.orthogonalization import OrthogonalizationReplay
+    from lucid_accel.replay.update import UpdateReplay
 
-    return [LossReplay, NetworkReplay]
+    return [GradientNormReplay, LossReplay, NetworkReplay, OrthogonalizationReplay, UpdateReplay]

@@ -211,7 +211,7 @@ def test_whatever_ends_a_fit_leaves_everything_as_a_native_fit_does(tape: None, 
         left.append(footprint(trainer, module))
         assert_free(module)
         if accelerations:
-            assert accelerations[0]._region is None
+            assert accelerations[0]._router is None
     assert left[1] == left[0]
 
 
@@ -220,7 +220,7 @@ def test_everything_is_given_back_before_lightning_moves_the_model(tape: None) -
 
     def look(_: Trainer, module: LightningModule) -> None:
         assert_free(module)
-        seen.append((replay._region, "forward" in vars(module.body)))
+        seen.append((replay._router, "forward" in vars(module.body)))
 
     fit([replay := body(strict=True), Act("on_train_end", 0, look)])
     assert seen == [(None, False)]
@@ -395,7 +395,7 @@ def test_copies_and_pickles_hold_options_only(tape: None) -> None:
     fit([replay, Act("on_train_batch_end", 5, keep)])
     for made in copies:
         assert (made.module, made.proof, made.strict, made.state) == ("body", "off", True, State.OFF)
-        assert (made.batches, made._region) == (0, None)
+        assert (made.batches, made._router) == (0, None)
         assert "log_dict" not in vars(made)
     fit([copies[0]])
     assert copies[0].tally.replayed == 4

@@ -21,7 +21,7 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
-from lucid_accel import NetworkReplay, Replay, adapters
+from lucid_accel import NetworkReplay, PartReplay, adapters
 from lucid_accel.hookspecs import PROJECT, Specs, hookimpl
 from lucid_accel.site import Site
 from lucid_accel.testing import cpu_engine
@@ -261,7 +261,7 @@ def test_of_several_marked_parts_none_is_taken_in_silence(install: Callable[...,
         assert AnyNetwork().eligible(site).ok and AnyNetwork().part(site) is module.two
 
 
-class AnyNetwork(Replay):
+class AnyNetwork(PartReplay):
     claims = ("step.network",)
 
 

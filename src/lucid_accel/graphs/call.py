@@ -15,11 +15,10 @@ from lucid_accel.graphs.fingerprint import is_plain
 from lucid_accel.graphs.layout import Layout
 from lucid_accel.reasons import Reason
 
-__all__ = ["Call", "Form", "Signature"]
-
+__all__ = ["ALIGNMENT", "Call", "Form", "Signature", "numerics"]
 
 #: Bytes: the widest load of a kernel.
-_ALIGNMENT = 16
+ALIGNMENT = 16
 
 
 class _Row(NamedTuple):
@@ -137,7 +136,7 @@ class Call:
             grows = id(leaf) in padded and leaf.dim() > 1
             if ordinary and not leaf.is_contiguous() and _repeats(leaf):
                 self.refusal = Reason.ALIAS
-            if ordinary and leaf.data_ptr() % _ALIGNMENT:
+            if ordinary and leaf.data_ptr() % ALIGNMENT:
                 self.refusal = Reason.STRIDE
             if grows:
                 self.rows = max(self.rows, shape[1])
@@ -145,7 +144,7 @@ class Call:
             self.tensors.append(leaf)
             self._grows.append(grows)
             rows.append(_Row(shape, stride, leaf.dtype, leaf.device, leaf.requires_grad))
-        self.signature = Signature(spec, tuple(rows), _numerics(self.tensors[0].device if self.tensors else device))
+        self.signature = Signature(spec, tuple(rows), numerics(self.tensors[0].device if self.tensors else device))
 
     def versions(self) -> list[int]:
         """Return how often each tensor was written."""
@@ -164,7 +163,7 @@ def _repeats(x: Tensor) -> bool:
     return layout.kept != layout.shape or layout.overlaps()
 
 
-def _numerics(device: torch.device | None) -> tuple[Any, ...]:
+def numerics(device: torch.device | None) -> tuple[Any, ...]:
     """What decides which kernels run and in which precision, beside the tensors."""
     kind = "cpu" if device is None else device.type
     return (

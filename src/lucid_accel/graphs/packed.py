@@ -42,14 +42,24 @@ class Packed:
         self._room = {dtype: torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()}
         self._slots = self._views(self._room)
         self._repeats = [index for index, (layout, _) in enumerate(self._plan) if layout.kept != layout.shape]
+        # One tensor of another type, or with gaps, would make all the others be copied one by one.
+        alike: dict[tuple[torch.dtype, bool], list[int]] = {}
+        for index, (layout, _) in enumerate(self._plan):
+            alike.setdefault((layout.dtype, layout.extent == self._slots[index].numel()), []).append(index)
+        self._alike = list(alike.values())
+
+    @property
+    def slots(self) -> list[Tensor]:
+        """The room itself, tensor by tensor, where nothing repeats itself."""
+        return self._slots
 
     def fill(self, tensors: Sequence[Tensor]) -> None:
         """Copy ``tensors`` in: device work, to be recorded."""
-        self._copy(self._slots, [layout.reduced(x) for (layout, _), x in zip(self._plan, tensors, strict=True)])
+        self._copy(self._slots, self._reduced(tensors))
 
     def restore(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the room holds back into ``tensors``."""
-        self._copy([layout.reduced(x) for (layout, _), x in zip(self._plan, tensors, strict=True)], self._slots)
+        self._copy(self._reduced(tensors), self._slots)
 
     def owned(self) -> list[Tensor]:
         """Return copies that the next :meth:`fill` does not touch, with the strides of the originals.
@@ -68,14 +78,16 @@ class Packed:
         return self._repeated(fresh)
 
     def _copy(self, into: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
-        # One tensor of another type, or with gaps, would make all the others be copied one by one.
-        alike: dict[tuple[torch.dtype, bool], tuple[list[Tensor], list[Tensor]]] = {}
-        for (layout, _), target, source in zip(self._plan, into, kept, strict=True):
-            targets, sources = alike.setdefault((layout.dtype, layout.extent == target.numel()), ([], []))
-            targets.append(target)
-            sources.append(source)
-        for targets, sources in alike.values():
-            torch._foreach_copy_(targets, sources)
+        for places in self._alike:
+            torch._foreach_copy_([into[i] for i in places], [kept[i] for i in places])
+
+    def _reduced(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        if not self._repeats:
+            return tensors
+        whole = list(tensors)
+        for index in self._repeats:
+            whole[index] = self._plan[index][0].reduced(whole[index])
+        return whole
 
     def _cloned(self) -> dict[torch.dtype, Tensor]:
         return {dtype: room.clone() for dtype, room in self._room.items()}

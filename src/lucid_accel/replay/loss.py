@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lucid_accel.replay.base import Replay
+from lucid_accel.replay.part import PartReplay
 
 __all__ = ["LossReplay"]
 
 
-class LossReplay(Replay):
+class LossReplay(PartReplay):
     """Replays the detection objective and its backward: decoding, assignment of both branches, all terms.
 
     Wraps: the seam ``step.objective.detection``.

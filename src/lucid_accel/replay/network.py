@@ -7,13 +7,13 @@ from typing import Literal
 
 from torch import nn
 
-from lucid_accel.replay.base import Replay
+from lucid_accel.replay.part import PartReplay
 from lucid_accel.site import Answer, Site, no
 
 __all__ = ["NetworkReplay"]
 
 
-class NetworkReplay(Replay):
+class NetworkReplay(PartReplay):
     """Replays the network's forward and backward: backbone, neck and both branches of the head, or any submodule.
 
     Wraps: the seam ``step.network``, or ``forward`` of the submodule that ``module`` names.

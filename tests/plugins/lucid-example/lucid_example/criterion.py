@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lucid_accel import Replay
+from lucid_accel import PartReplay
 
 __all__ = ["CriterionReplay"]
 
 
-class CriterionReplay(Replay):
+class CriterionReplay(PartReplay):
     """Replays the loss function and its backward.
 
     Wraps: the seam ``step.objective``, which an adapter offers.

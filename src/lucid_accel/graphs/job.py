@@ -1,0 +1,147 @@
+"""One call of a routine: what is copied in, what is worked on where it lies, and what must match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from lucid_accel.graphs.call import ALIGNMENT, numerics
+from lucid_accel.graphs.layout import Layout
+from lucid_accel.reasons import Reason
+
+__all__ = ["Job", "JobSignature", "bits"]
+
+_ORDINARY = frozenset((Tensor, Parameter))
+
+_REASONS = {"sizes": Reason.SHAPE, "strides": Reason.STRIDE, "dtypes": Reason.DTYPE, "settings": Reason.SCALARS}
+
+_dtype = attrgetter("dtype")
+_data_ptr = Tensor.data_ptr
+
+
+class JobSignature(NamedTuple):
+    """What must match of a job. Hashable. Counts of elements stand for shapes, which take longer to read."""
+
+    fixed: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[Any, ...]
+    dtypes: tuple[Any, ...]
+    settings: Hashable
+    numerics: tuple[Any, ...]
+
+    def difference(self, other: JobSignature) -> Reason:
+        """Say what keeps a recording of this signature from serving a job of the ``other`` one."""
+        if len(self.sizes) != len(other.sizes) or self.fixed != other.fixed:
+            return Reason.MISSING_GRAD
+        for name, reason in _REASONS.items():
+            if getattr(self, name) != getattr(other, name):
+                return reason
+        return Reason.PRECISION
+
+
+class Job:
+    """One call of work that needs no gradients.
+
+    Args:
+        run: The work, given tensors in the place of ``inputs``. It may read and write ``fixed``.
+        inputs: Tensors that come anew with each call, and are copied into a recording. The work does not write them.
+        fixed: Tensors that the work reads, or writes, where they lie.
+        written: Those of ``fixed`` that it writes.
+        settings: Python values that the work reads, such that equal ones have equal bits; see :func:`bits`.
+        version: Changes when what ``fixed`` is was replaced on purpose.
+        device: Where recorded work runs.
+        dtype: The only one that is allowed, if one is.
+
+    Attributes:
+        refusal: Why no recording can serve this call, if none can: ``missing_grad``, there is no input; ``dtype``, one
+            is no ordinary tensor, or not of the dtype that is allowed, or not on the device; ``stride``, one begins
+            where no vector may, so that a copy of it, which does, may go to another kernel; ``alias``, one lies where
+            the work writes; ``precision``, autocast is on.
+        addresses: Where ``fixed`` lies.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+        inputs: Sequence[Tensor],
+        device: torch.device,
+        fixed: Sequence[Tensor] = (),
+        written: Sequence[Tensor] = (),
+        settings: Hashable = (),
+        version: Hashable = 0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.run = run
+        self.inputs, self.fixed, self.written = inputs, fixed, written
+        self.version = version
+        self.addresses = list(map(_data_ptr, fixed))
+        self._device, self._dtype = device, dtype
+        self._settings = settings
+        self._dtypes = tuple(map(_dtype, inputs))
+        self._strides: tuple[Any, ...] = ()
+        self.refusal = self._refusal()
+
+    @property
+    def signature(self) -> JobSignature:
+        """What must match, of a job that is not refused."""
+        return JobSignature(
+            tuple(map(id, self.fixed)),
+            tuple(map(Tensor.numel, self.inputs)),
+            self._strides,
+            self._dtypes,
+            self._settings,
+            numerics(self._device),
+        )
+
+    def objection(self) -> Reason | None:
+        """Say why such calls cannot be recorded, looking at everything. Takes long."""
+        everything = [*self.inputs, *self.fixed]
+        plain = all(type(x) in _ORDINARY and x.layout is torch.strided for x in everything)
+        plain = plain and {x.device.type for x in everything} == {self._device.type}
+        if not plain or (self._dtype is not None and any(x.dtype != self._dtype for x in everything)):
+            return Reason.DTYPE
+        if any(Layout.of(x).extent != x.numel() or Layout.of(x).overlaps() for x in everything):
+            return Reason.STRIDE
+        written = set(map(id, self.written))
+        spans = sorted(
+            (x.data_ptr(), x.data_ptr() + x.numel() * x.element_size(), id(x) in written)
+            for x in everything
+            if x.numel()
+        )
+        end, end_of_written = 0, 0
+        for start, stop, writes in spans:
+            if start < (end if writes else end_of_written):
+                return Reason.ALIAS
+            end = max(end, stop)
+            end_of_written = max(end_of_written, stop) if writes else end_of_written
+        return None
+
+    def _refusal(self) -> Reason | None:
+        inputs = self.inputs
+        if not inputs:
+            return Reason.MISSING_GRAD
+        if not _ORDINARY.issuperset(map(type, inputs)) or (
+            self._dtype is not None and {self._dtype} != {*self._dtypes}
+        ):
+            return Reason.DTYPE
+        try:
+            self._strides, pointers = tuple(map(Tensor.stride, inputs)), list(map(_data_ptr, inputs))
+        except RuntimeError:  # what is sparse has none
+            return Reason.DTYPE
+        if {*map(Tensor.get_device, inputs)} != {-1 if self._device.type == "cpu" else self._device.index}:
+            return Reason.DTYPE
+        if any(pointer % ALIGNMENT for pointer in pointers):
+            return Reason.STRIDE
+        if not {*filter(None, pointers)}.isdisjoint(map(_data_ptr, self.written)):
+            return Reason.ALIAS
+        return Reason.PRECISION if torch.is_autocast_enabled(self._device.type) else None
+
+
+def bits(value: Any) -> tuple[type, str]:
+    """Return something hashable that differs where plain values differ in type or in a bit: 1, 1.0, True; 0.0, -0.0."""
+    return type(value), repr(value)

@@ -1,0 +1,65 @@
+"""What accelerations that record work of the optimizer have in common: one routine behind one seam."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lucid_accel.acceleration import Undo
+from lucid_accel.adapters import marked, take
+from lucid_accel.graphs.routine import Native, Routine
+from lucid_accel.replay.base import Replay
+from lucid_accel.site import Answer, Site, no, recordable, yes
+from lucid_core.optim.musgd import MuSGD
+
+__all__ = ["OptimizerReplay"]
+
+
+class OptimizerReplay(Replay):
+    """Base of accelerations that record one seam of the optimizer: work that needs no gradients.
+
+    Args:
+        proof: See :class:`Replay`.
+        on_failure: See :class:`Acceleration`.
+        strict: See :class:`Acceleration`.
+        keep: See :class:`Acceleration`.
+    """
+
+    @abstractmethod
+    def call(self, routine: Routine, native: Native, *args: Any) -> Sequence[Tensor]:
+        """Answer one call of the seam: describe it as a job for ``routine``.
+
+        Args:
+            routine: Decides.
+            native: The seam's own method.
+            args: What the seam was called with.
+        """
+
+    def part(self, site: Site) -> Optimizer | None:
+        """Return the run's optimizer, if it has the seam."""
+        found = [optimizer for optimizer in site.trainer.optimizers if marked(optimizer, self.claims[0])]
+        return found[0] if len(found) == 1 else None
+
+    def eligible(self, site: Site) -> Answer:
+        """Ask what every recording needs, and whether the optimizer has the seam."""
+        if not (answer := recordable(site, self.proof == "on")).ok or not site.started:
+            return answer
+        if self.part(site) is None:
+            seen = ", ".join(type(optimizer).__name__ for optimizer in site.trainer.optimizers) or "none"
+            return no(f"it needs the optimizer {MuSGD.__name__}", f"this run has {seen}", "set model.optimizer=musgd")
+        return yes()
+
+    def install(self, site: Site) -> Undo:
+        """Send every call of the seam to a routine."""
+        optimizer, engine = self.part(site), site.engine()
+        assert optimizer is not None and engine is not None
+        routine = Routine(engine, self, self.proof == "on")
+
+        def routed(native: Native, *args: Any) -> Sequence[Tensor]:
+            return self.call(routine, native, *args)
+
+        return self.drive(routine, optimizer, take(site.module, self.claims[0], self.owner, optimizer, routed))
