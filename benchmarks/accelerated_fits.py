@@ -2,7 +2,8 @@
 
     python benchmarks/accelerated_fits.py FOLDER --batch 4 16 --record fits.json
 
-The two take turns. Start-up, recording, loading, validation and checkpoints are part of the time.
+Each round has one native fit and one of every arm, in an order that turns from round to round. An arm is one
+acceleration, or several joined by ``+``. Start-up, recording, loading, validation and checkpoints are part of the time.
 """
 
 from __future__ import annotations
@@ -22,29 +23,40 @@ from record import Red, environment, interval, outcome_of, parser_of, summary, w
 
 from lucid_accel.testing import Outcome, digest, first_difference
 
+NATIVE = "native"
+
 
 def fits(args: argparse.Namespace, batch: int) -> dict[str, Any]:
-    """Alternate whole commands."""
-    seconds: dict[str, list[float]] = {"native": [], "accelerated": []}
-    reports, reference = [], None
-    for pair in range(args.pairs):
-        for arm in ("native", "accelerated") if pair % 2 == 0 else ("accelerated", "native"):
+    """Let whole commands take turns."""
+    arms = [NATIVE, *args.arms]
+    seconds: dict[str, list[float]] = {arm: [] for arm in arms}
+    reports: dict[str, Any] = {}
+    reference = None
+    for turn in range(args.pairs):
+        for place in range(len(arms)):
+            arm = arms[(place + turn) % len(arms)]
             with tempfile.TemporaryDirectory() as root:
                 taken, outcome, report = command(args, batch, arm, Path(root))
             reference = reference or outcome
-            if (place := first_difference(reference, outcome)) is not None:
-                raise Red(f"parity is red: {arm} fit of pair {pair}, batch {batch}: {place} differs")
+            if (differs := first_difference(reference, outcome)) is not None:
+                raise Red(f"parity is red: {arm} fit of round {turn}, batch {batch}: {differs} differs")
             seconds[arm].append(taken)
-            reports += [report] if report else []
-            print(f"batch {batch} pair {pair} {arm:12} {taken:6.1f} s", flush=True)
-    saved = [n - a for n, a in zip(seconds["native"], seconds["accelerated"], strict=True)]
+            reports[arm] = report
+            print(f"batch {batch} round {turn} {arm:24} {taken:6.1f} s", flush=True)
+    figures: dict[str, Any] = {}
+    for arm, taken in seconds.items():
+        saved = [n - a for n, a in zip(seconds[NATIVE], taken, strict=True)]
+        figures[arm] = {"seconds": summary(taken)}
+        if arm != NATIVE:
+            figures[arm] |= {
+                "seconds_saved": {**summary(saved), "interval_95": interval(saved)},
+                "percent_saved": round(100 * statistics.median(saved) / statistics.median(seconds[NATIVE]), 2),
+                "report_of_the_last_fit": reports[arm],
+            }
     return {
         "batch": batch,
-        "parity": f"green: {2 * args.pairs} fits, each with {len(reference or {})} equal places",
-        "seconds": {arm: summary(taken) for arm, taken in seconds.items()},
-        "seconds_saved": {**summary(saved), "interval_95": interval(saved)},
-        "percent_saved": round(100 * statistics.median(saved) / statistics.median(seconds["native"]), 2),
-        "report_of_the_last_fit": reports[-1],
+        "parity": f"green: {args.pairs * len(arms)} fits, each with {len(reference or {})} equal places",
+        "arms": figures,
     }
 
 
@@ -56,9 +68,8 @@ def command(args: argparse.Namespace, batch: int, arm: str, root: Path) -> tuple
     line += ["--data.batch_size", str(batch), "--data.image_size", str(args.size), "--data.workers", str(args.workers)]
     line += ["--trainer.max_epochs", str(args.epochs), "--trainer.precision", args.precision]
     line += ["--trainer.default_root_dir", str(root), "--trainer.log_every_n_steps", "1"]
-    if arm == "accelerated":
-        for name in args.accelerations:
-            line += [f"--trainer.callbacks+={name}", "--trainer.callbacks.strict=true"]
+    for name in arm.split("+") if arm != NATIVE else ():
+        line += [f"--trainer.callbacks+={name}", "--trainer.callbacks.strict=true"]
     start = time.perf_counter()
     done = subprocess.run(line, capture_output=True, text=True)
     taken = time.perf_counter() - start
@@ -80,9 +91,9 @@ def main() -> None:
     parser.add_argument("--val-annotations", default="annotations/instances_val2017.json", help="below FOLDER")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--accelerations", nargs="+", default=["LossReplay", "NetworkReplay"])
+    parser.add_argument("--arms", nargs="+", default=["NetworkReplay+LossReplay"])
     args = parser.parse_args()
-    named = ("size", "precision", "workers", "annotations", "val_annotations", "pairs", "epochs", "accelerations")
+    named = ("size", "precision", "workers", "annotations", "val_annotations", "pairs", "epochs", "arms")
     record = {
         "what": "fits",
         **environment(args),

@@ -1,9 +1,11 @@
 """Compare accelerated with native training steps: parity first, then time. A red parity stops the measurement.
 
     python benchmarks/accelerated_steps.py FOLDER --batch 4 64 --record steps.json
+    python benchmarks/accelerated_steps.py FOLDER --arms GradientNormReplay UpdateReplay GradientNormReplay+UpdateReplay
 
 Trains each arm through a real Trainer from the same seed, over real batches that are kept in memory, and demands equal
-checkpoints. Then it alternates windows of native and of replayed steps within one fit.
+checkpoints. Then it alternates windows of native and of replayed steps within one fit. An arm is one acceleration, or
+several joined by ``+``; all that are named have to get along in one fit.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from record import Red, busy, environment, interval, outcome_of, parser_of, summ
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
-from lucid_accel import LossReplay, NetworkReplay, Replay
+import lucid_accel
+from lucid_accel import Replay
 from lucid_accel.graphs.call import Call
 from lucid_accel.graphs.certificate import Certificate
 from lucid_accel.testing import Outcome, first_difference
@@ -32,8 +35,14 @@ from lucid_core.data.module import DataModule
 from lucid_core.module import Detector
 from lucid_core.types import Batch
 
-REPLAYS: dict[str, type[Replay]] = {"LossReplay": LossReplay, "NetworkReplay": NetworkReplay}
-ARMS = {"native": (), "NetworkReplay": ("NetworkReplay",), "LossReplay": ("LossReplay",), "both": tuple(REPLAYS)}
+NATIVE = "native"
+ARMS = ("NetworkReplay", "LossReplay", "NetworkReplay+LossReplay")
+
+
+def replays_of(arms: Sequence[str]) -> list[Replay]:
+    """Return the accelerations that these arms name, each once."""
+    names = dict.fromkeys(name for arm in arms if arm != NATIVE for name in arm.split("+"))
+    return [getattr(lucid_accel, name)(strict=True) for name in names]
 
 
 class Meter(Callback):
@@ -66,16 +75,15 @@ class Windows(Callback):
     are not timed; a synchronisation opens and closes the time.
     """
 
-    def __init__(self, replays: Sequence[Replay], warmup: int, window: int) -> None:
-        self.replays, self.warmup, self.window = replays, warmup, window
-        self.ms: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    def __init__(self, arms: Sequence[str], replays: Sequence[Replay], warmup: int, window: int) -> None:
+        self.arms, self.replays, self.warmup, self.window = arms, replays, warmup, window
+        self.ms: dict[str, list[float]] = {arm: [] for arm in arms}
         self._start = 0.0
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         number, step = divmod(batch_idx - self.warmup, self.window)
         if batch_idx >= self.warmup and step == 0:
-            for replay in self.replays:
-                replay.resume() if replay.name in ARMS[self._arm(number)] else replay.suspend()
+            switch(self.replays, self._arm(number))
         if batch_idx >= self.warmup and step == 2:
             torch.cuda.synchronize()
             self._start = time.perf_counter()
@@ -86,10 +94,15 @@ class Windows(Callback):
             torch.cuda.synchronize()
             self.ms[self._arm(number)].append((time.perf_counter() - self._start) * 1e3 / (self.window - 2))
 
-    @staticmethod
-    def _arm(number: int) -> str:
-        turn, place = divmod(number, len(ARMS))
-        return list(ARMS)[(place + turn) % len(ARMS)]
+    def _arm(self, number: int) -> str:
+        turn, place = divmod(number, len(self.arms))
+        return self.arms[(place + turn) % len(self.arms)]
+
+
+def switch(replays: Sequence[Replay], arm: str) -> None:
+    """Let the accelerations of ``arm`` replay, and the others be native."""
+    for replay in replays:
+        replay.resume() if replay.name in arm.split("+") else replay.suspend()
 
 
 class Cycle:
@@ -150,15 +163,16 @@ def datamodule(args: argparse.Namespace, batch: int) -> DataModule:
 def steps(args: argparse.Namespace, batch: int) -> dict[str, Any]:
     """Show parity of every arm, then alternate windows of every arm within one fit."""
     batches, classes = collect(args, batch, 20)
-    result: dict[str, Any] = {"batch": batch}
+    arms = [NATIVE, *args.arms]
+    figures: dict[str, Any] = {}
     reference: Outcome | None = None
-    for arm, names in ARMS.items():
-        meter, replays = Meter(args.parity), [REPLAYS[name](strict=True) for name in names]
+    for arm in arms:
+        meter, replays = Meter(args.parity), replays_of([arm])
         outcome = train(batches, args.parity + 3, classes, args, [*replays, meter])
         reference = reference or outcome
         if (place := first_difference(reference, outcome)) is not None:
             raise Red(f"parity is red: {arm}, batch {batch}: {place} differs. Nothing is timed, nothing is recorded.")
-        result[arm] = {
+        figures[arm] = {
             "busy_ms": round(meter.busy_ms, 2),
             "kernels": meter.kernels,
             "reserved_mib": meter.reserved >> 20,
@@ -166,21 +180,21 @@ def steps(args: argparse.Namespace, batch: int) -> dict[str, Any]:
             "setup_seconds": round(sum(replay.tally.setup_seconds for replay in replays), 3),
             "replayed": {replay.name: replay.tally.replayed for replay in replays},
         }
-    result["parity"] = f"green: after {args.parity + 3} steps each arm has {len(reference or {})} equal places"
-    replays = [kind(strict=True) for kind in REPLAYS.values()]
-    windows = Windows(replays, args.warmup, args.window)
-    train(batches, args.warmup + args.rounds * len(ARMS) * args.window, classes, args, [*replays, windows])
+    parity = f"green: after {args.parity + 3} steps each arm has {len(reference or {})} equal places"
+    replays = replays_of(arms)
+    windows = Windows(arms, replays, args.warmup, args.window)
+    train(batches, args.warmup + args.rounds * len(arms) * args.window, classes, args, [*replays, windows])
     for arm, times in windows.ms.items():
-        ratios = [native / taken for native, taken in zip(windows.ms["native"], times, strict=True)]
-        result[arm] |= {"step_ms": summary(times), "times_faster": {**summary(ratios), "interval_95": interval(ratios)}}
-        figures = result[arm]
+        ratios = [native / taken for native, taken in zip(windows.ms[NATIVE], times, strict=True)]
+        found = figures[arm]
+        found |= {"step_ms": summary(times), "times_faster": {**summary(ratios), "interval_95": interval(ratios)}}
         print(
-            f"batch {batch} {arm:14} step {figures['step_ms']['median']:6.1f} ms, busy {figures['busy_ms']:5.1f}, "
-            f"{figures['times_faster']['median']:.2f}x {figures['times_faster']['interval_95']}, "
-            f"reserved {figures['reserved_mib']} MiB, peak {figures['peak_mib']}, set-up {figures['setup_seconds']} s",
+            f"batch {batch} {arm:14} step {found['step_ms']['median']:6.1f} ms, busy {found['busy_ms']:5.1f}, "
+            f"{found['times_faster']['median']:.2f}x {found['times_faster']['interval_95']}, "
+            f"reserved {found['reserved_mib']} MiB, peak {found['peak_mib']}, set-up {found['setup_seconds']} s",
             flush=True,
         )
-    return result
+    return {"batch": batch, "parity": parity, "arms": figures}
 
 
 def routing(args: argparse.Namespace) -> dict[str, float]:
@@ -208,6 +222,7 @@ def routing(args: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     parser = parser_of(__doc__)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), help="accelerations, those of one arm joined by +")
     parser.add_argument("--parity", type=int, default=40, help="steps after which checkpoints are compared")
     parser.add_argument("--warmup", type=int, default=130, help="steps before windows begin, the second proof included")
     parser.add_argument("--window", type=int, default=10, help="steps of a window, the first two not timed")
@@ -215,7 +230,7 @@ def main() -> None:
     args = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning)
-    named = ("size", "precision", "workers", "annotations", "parity", "warmup", "window", "rounds")
+    named = ("size", "precision", "workers", "annotations", "arms", "parity", "warmup", "window", "rounds")
     record = {"what": "steps", **environment(args), "settings": {name: getattr(args, name) for name in named}}
     record |= {"routing_ms": routing(args), "rows": []}
     print("routing", record["routing_ms"], "ms")

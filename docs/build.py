@@ -82,6 +82,8 @@ folder, says what was replayed, what was not, and why.
 
 {_measured_steps()}
 
+{_measured_updates()}
+
 {_measured_fits()}
 """
 
@@ -94,26 +96,37 @@ def _card(kind: Any) -> str:
     return f"## {kind.__name__}\n\n{title}\n\n{bold}\n\n**Numerics:** `{kind.numerics}`: {promise}."
 
 
-def _newest(what: str) -> dict[str, Any] | None:
-    found = sorted(RECORDS.glob(f"*_{what}.json"))
-    return dict(json.loads(found[-1].read_text()), file=found[-1].name) if found else None
+def _records(what: str) -> list[dict[str, Any]]:
+    """The newest record of each name that begins so, such as ``..._fits.json`` and ``..._fits-updates.json``."""
+    newest = {path.stem.partition("_")[2]: path for path in sorted(RECORDS.glob(f"*_{what}*.json"))}
+    return [dict(json.loads(path.read_text()), file=path.name) for path in newest.values()]
+
+
+def _arm(name: str) -> str:
+    return name.replace("+", " + ")
+
+
+def _faster(figures: dict[str, Any]) -> str:
+    low, high = figures["times_faster"]["interval_95"]
+    return f"{figures['times_faster']['median']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _range(figures: dict[str, Any], unit: str) -> str:
+    return f"{figures['median']:.1f} {unit} ({figures['min']:.1f} to {figures['max']:.1f})"
 
 
 def _measured_steps() -> str:
-    record = _newest("accelerated-steps")
-    if record is None:
-        return "Steps: no record yet."
-    rows = [
-        f"| {row['batch']} | {arm} | {row[arm]['step_ms']['median']:.1f} ms | "
-        f"{row[arm]['times_faster']['median']:.2f} ({row[arm]['times_faster']['interval_95'][0]:.2f} to "
-        f"{row[arm]['times_faster']['interval_95'][1]:.2f}) | {row[arm]['busy_ms']:.1f} ms | "
-        f"{row[arm]['setup_seconds']:.1f} s | {row[arm]['reserved_mib']} MiB | {row[arm]['peak_mib']} MiB |"
-        for row in record["rows"]
-        for arm in ("native", "NetworkReplay", "LossReplay", "both")
-    ]
-    routing = ", ".join(f"{name} {ms:.2f} ms" for name, ms in record["routing_ms"].items())
-    return "\n".join(
-        [
+    parts = []
+    for record in _records("accelerated-steps"):
+        rows = [
+            f"| {row['batch']} | {_arm(arm)} | {found['step_ms']['median']:.1f} ms | {_faster(found)} | "
+            f"{found['busy_ms']:.1f} ms | {found['setup_seconds']:.1f} s | {found['reserved_mib']} MiB | "
+            f"{found['peak_mib']} MiB |"
+            for row in record["rows"]
+            for arm, found in row["arms"].items()
+        ]
+        routing = ", ".join(f"{name} {ms:.2f} ms" for name, ms in record["routing_ms"].items())
+        parts += [
             f"One training step, {_where(record)}: nano, {record['settings']['size']} px, "
             f"{record['settings']['precision']}, real batches kept in memory, windows of every arm in turn within one "
             "fit, checkpoints of all arms equal in bits. Times faster: median of the windows, and the 95 % interval of "
@@ -123,35 +136,59 @@ def _measured_steps() -> str:
             "| batch | | step | times faster | GPU busy | set-up | memory reserved | peak, with proof |",
             "|---|---|---|---|---|---|---|---|",
             *rows,
+            "",
         ]
-    )
+    return "\n".join(parts).strip() or "Steps: no record yet."
+
+
+def _measured_updates() -> str:
+    parts = []
+    for record in _records("accelerated-updates"):
+        rows = [
+            f"| {row['batch']} | {arm} | {found['phase']} | {found['native_ms']['median']:.2f} ms | "
+            f"{found['replayed_ms']['median']:.2f} ms | {_faster(found)} | {found['busy_ms']:.2f} ms | "
+            f"{found['over_busy']:.2f} |"
+            for row in record["rows"]
+            for arm, found in row["arms"].items()
+        ]
+        routing = ", ".join(f"{name} {ms:.2f} ms" for name, ms in record["routing_ms"].items())
+        parts += [
+            f"Phases after the backward, {_where(record)}: the same training, network and objective replayed; each "
+            "phase timed from one synchronisation to the next. Busy: time in which the GPU computes in the replayed "
+            f"phase. Describing and comparing a call takes {routing} of host time, contained in the figures.",
+            "",
+            "| batch | | phase | native | replayed | times faster | GPU busy | replayed over busy |",
+            "|---|---|---|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    return "\n".join(parts).strip() or "Phases of the optimizer: no record yet."
 
 
 def _measured_fits() -> str:
-    record = _newest("accelerated-fits")
-    if record is None:
-        return "Whole fits: no record yet."
-    rows = [
-        f"| {row['batch']} | {row['seconds']['native']['median']:.1f} s ({row['seconds']['native']['min']:.1f} to "
-        f"{row['seconds']['native']['max']:.1f}) | {row['seconds']['accelerated']['median']:.1f} s "
-        f"({row['seconds']['accelerated']['min']:.1f} to {row['seconds']['accelerated']['max']:.1f}) | "
-        f"{row['seconds_saved']['median']:.1f} s ({row['seconds_saved']['interval_95'][0]:.1f} to "
-        f"{row['seconds_saved']['interval_95'][1]:.1f}) | {row['percent_saved']:.1f} % |"
-        for row in record["rows"]
-    ]
-    settings = record["settings"]
-    return "\n".join(
-        [
-            f"Whole `lucid fit` commands with {' and '.join(settings['accelerations'])}, {_where(record)}: "
-            f"{settings['pairs']} pairs in turn, each fit in a fresh process, 118 pictures of COCO, "
-            f"{settings['epochs']} epochs; start-up, loading, validation and checkpoints included. Checkpoints and "
-            "logged values of all fits are equal in bits.",
-            "",
-            "| batch | native (range) | accelerated (range) | saved (95 % interval of the mean) | saved |",
-            "|---|---|---|---|---|",
-            *rows,
+    parts = []
+    for record in _records("accelerated-fits"):
+        rows = [
+            f"| {row['batch']} | {_arm(arm)} | {_range(row['arms']['native']['seconds'], 's')} | "
+            f"{_range(found['seconds'], 's')} | {found['seconds_saved']['median']:.1f} s "
+            f"({found['seconds_saved']['interval_95'][0]:.1f} to {found['seconds_saved']['interval_95'][1]:.1f}) | "
+            f"{found['percent_saved']:.1f} % |"
+            for row in record["rows"]
+            for arm, found in row["arms"].items()
+            if arm != "native"
         ]
-    )
+        settings = record["settings"]
+        parts += [
+            f"Whole `lucid fit` commands, {_where(record)}: {settings['pairs']} rounds of all arms in turn, each fit "
+            f"in a fresh process, 118 pictures of COCO, {settings['epochs']} epochs; start-up, loading, validation and "
+            "checkpoints included. Checkpoints and logged values of all fits are equal in bits.",
+            "",
+            "| batch | | native (range) | accelerated (range) | saved (95 % interval of the mean) | saved |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    return "\n".join(parts).strip() or "Whole fits: no record yet."
 
 
 def _where(record: dict[str, Any]) -> str:

@@ -61,7 +61,7 @@ class Job:
         refusal: Why no recording can serve this call, if none can: ``missing_grad``, there is no input; ``dtype``, one
             is no ordinary tensor, or not of the dtype that is allowed, or not on the device; ``stride``, one begins
             where no vector may, so that a copy of it, which does, may go to another kernel; ``alias``, one lies where
-            the work writes; ``precision``, autocast is on.
+            one of ``fixed`` does; ``precision``, autocast is on.
         addresses: Where ``fixed`` lies.
     """
 
@@ -137,7 +137,7 @@ class Job:
             return Reason.DTYPE
         if any(pointer % ALIGNMENT for pointer in pointers):
             return Reason.STRIDE
-        if not {*filter(None, pointers)}.isdisjoint(map(_data_ptr, self.written)):
+        if not {*filter(None, pointers)}.isdisjoint(self.addresses):
             return Reason.ALIAS
         return Reason.PRECISION if torch.is_autocast_enabled(self._device.type) else None
 
