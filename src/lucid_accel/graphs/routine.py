@@ -83,8 +83,7 @@ class Routine(Router):
             return self._natively(Reason.STORAGE, native)
         if job.refusal is not None:
             return self._natively(job.refusal, native)
-        if (known := self._of(job.signature)) is None:
-            return self._natively(Reason.MEMORY, native)
+        known = self._of(job.signature)
         if known.recording is None:
             return self._learn(known, job, native)
         if (change := self._change(known.recording, job)) is not None:
@@ -120,14 +119,17 @@ class Routine(Router):
         self._listener.rearmed(why)
         return True
 
-    def _of(self, signature: JobSignature) -> _Known | None:
+    def _of(self, signature: JobSignature) -> _Known:
         # Hundreds of strides take longer to hash than to compare.
         if self._last is not None and self._last[0] == signature:
             return self._last[1]
-        if signature not in self._known and len(self._known) < KNOWN:
+        if signature not in self._known:
+            if len(self._known) == KNOWN:
+                # The oldest one: settings that changed at every step, as in a warm-up, never come back.
+                del self._known[next(old for old, known in self._known.items() if known.recording is None)]
             self._known[signature] = _Known()
-        known = self._known.get(signature)
-        self._last = None if known is None else (signature, known)
+        known = self._known[signature]
+        self._last = signature, known
         return known
 
     def _change(self, recording: SingleRecording, job: Job) -> tuple[Reason, str] | None:

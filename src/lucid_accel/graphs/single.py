@@ -33,7 +33,8 @@ class SingleRecording:
         self.addresses = job.addresses
         self._fixed = list(job.fixed)
         self._inputs = Packed(job.inputs)
-        own = {x.untyped_storage().data_ptr() for x in (*self._inputs.slots, *self._fixed)}
+        # What is empty lies nowhere, at 0.
+        own = {x.untyped_storage().data_ptr() for x in (*self._inputs.slots, *self._fixed)} - {0}
 
         def body() -> None:
             outputs = list(job.run(self._inputs.slots))
