@@ -10,7 +10,8 @@ import torch
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils.clip_grad import clip_grad_norm_
 from torch.optim import Optimizer
 
 from lucid_accel.acceleration import Undo
@@ -23,9 +24,11 @@ from lucid_accel.site import Answer, Site, no, recordable, yes
 
 __all__ = ["GradientNormReplay"]
 
-#: Methods of a precision plugin that clipping goes through, and whose they may be.
-_METHODS = ("clip_gradients", "clip_grad_by_norm", "main_params")
-_STOCK = (Precision, MixedPrecision)
+#: Methods of a precision plugin that clipping goes through, as Lightning has them before anybody patches a class.
+_STOCK = {
+    name: [getattr(kind, name) for kind in (Precision, MixedPrecision)]
+    for name in ("clip_gradients", "clip_grad_by_norm", "main_params")
+}
 
 
 class GradientNormReplay(Replay):
@@ -133,8 +136,7 @@ def _off(trainer: pl.Trainer) -> str | None:
 
 def _own_method(plugin: Precision) -> str | None:
     """Return the method of clipping that is not Lightning's, if one is not."""
-    for name in _METHODS:
-        stock = [vars(kind)[name] for base in _STOCK for kind in base.__mro__ if name in vars(kind)]
+    for name, stock in _STOCK.items():
         if getattr(type(plugin), name) not in stock or not is_free(plugin, name):
             return name
     return None
