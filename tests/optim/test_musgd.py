@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -246,6 +247,18 @@ def test_a_copy_and_a_pickle_go_on() -> None:
     expected = step(optimizer, grads[1])
     for other in others:
         assert torch.equal(step(other, grads[1]), expected)
+
+
+@pytest.mark.parametrize("first", [MuSGD.load_state_dict, lambda o, state: pickle.loads(pickle.dumps(o))])
+def test_state_is_loaded_again_and_into_copies(first: Any) -> None:
+    param = nn.Parameter(torch.ones(2, 3))
+    optimizer = MuSGD([param], lr=0.1)
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    again = first(optimizer, state) or optimizer
+    again.load_state_dict(state)
+    assert again.state_dict()["param_groups"] == state["param_groups"]
 
 
 def test_odd_groups() -> None:

@@ -178,7 +178,9 @@ class MuSGD(Optimizer):
         Raises:
             ValueError: The state is that of another optimizer.
         """
-        missing = {name for group in state_dict["param_groups"] for name in self.defaults if name not in group}
+        # torch adds this one to the defaults when it sets state for the first time, and to no group.
+        settings = self.defaults.keys() - {"differentiable"}
+        missing = {name for group in state_dict["param_groups"] for name in settings if name not in group}
         missing |= {"momentum" for state in state_dict["state"].values() if "momentum" not in state}
         if missing:
             raise ValueError(
