@@ -1,0 +1,1 @@
+"""Pictures for people to look at: labelled boxes, curves, batches."""
