@@ -138,7 +138,7 @@ def _fitting(text: str, size: int, room: int) -> tuple[str, _Font]:
     if font.getlength(text) > room:
         while text and font.getlength(f"{text}...") > room:
             text = text[:-1]
-        text = f"{text.rstrip(" .")}..." if text else "."
+        text = f"{text.rstrip(' .')}..." if text else "."
     return text, font
 
 
