@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +13,15 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from lucid_core.evaluation.evaluator import Decoder, Evaluator, detect
 from lucid_core.memory_fill import KeepMemoryUnfilled
 from lucid_core.network.detector import Network
 from lucid_core.network.variants import Variant
 from lucid_core.objective.objective import Gains, Objective, progressive_weight
-from lucid_core.optim.build import OptimizerName, build_optimizer
+from lucid_core.optim.build import OptimizerName, build_optimizer, settings_in_force
 from lucid_core.optim.ema import AveragedNetwork, check_average
-from lucid_core.optim.schedule import lr_factor, warmup_steps
+from lucid_core.optim.schedule import schedule_of
 from lucid_core.seams import seam
 from lucid_core.types import Batch, Detections
 
@@ -138,17 +136,8 @@ class Detector(LightningModule):
         if epochs is None or (h["lrf"] >= 1 and h["warmup_epochs"] <= 0):
             return optimizer
         total = int(self.trainer.estimated_stepping_batches)
-        warmup = warmup_steps(total, epochs, h["warmup_epochs"])
-        if warmup < round(total * h["warmup_epochs"] / epochs):
-            rank_zero_warn(
-                f"warmup_epochs={h['warmup_epochs']} covers the whole run of {epochs} epochs: the learning rate only "
-                "rises. Train longer or lower model.warmup_epochs."
-            )
-        factor = functools.partial(lr_factor, total=total, warmup=warmup, final=min(h["lrf"], 1.0))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
-        }
+        scheduler = schedule_of(optimizer, total, epochs, h["warmup_epochs"], h["lrf"])
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     # The life of a run
 
@@ -165,12 +154,7 @@ class Detector(LightningModule):
     def on_train_start(self) -> None:
         # Also here, because Lightning leaves out on_train_epoch_start when it resumes in the middle of an epoch.
         self._write_weight()
-        group = self.trainer.optimizers[0].param_groups[0]
-        in_force = {
-            "lr": group.get("initial_lr", group["lr"]),
-            "momentum": group["betas"][0] if "betas" in group else group["momentum"],
-            "weight_decay": group["weight_decay"],
-        }
+        in_force = settings_in_force(self.trainer.optimizers[0])
         kept = {name: value for name, value in in_force.items() if value != self.hparams[name]}
         if kept:
             rank_zero_warn(

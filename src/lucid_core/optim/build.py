@@ -9,7 +9,7 @@ from torch import nn, optim
 
 from lucid_core.optim.musgd import MuSGD
 
-__all__ = ["OptimizerName", "build_optimizer"]
+__all__ = ["OptimizerName", "build_optimizer", "settings_in_force"]
 
 OptimizerName = Literal["musgd", "sgd", "adamw"]
 
@@ -39,3 +39,13 @@ def build_optimizer(
     if name == "sgd":
         return optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0)
     return optim.AdamW(groups, lr=lr, betas=(momentum, 0.999))
+
+
+def settings_in_force(optimizer: optim.Optimizer) -> dict[str, float]:
+    """Return the learning rate before its schedule, the momentum and the decay that an optimizer works with."""
+    group = optimizer.param_groups[0]
+    return {
+        "lr": group.get("initial_lr", group["lr"]),
+        "momentum": group["betas"][0] if "betas" in group else group["momentum"],
+        "weight_decay": group["weight_decay"],
+    }
