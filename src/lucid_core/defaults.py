@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import ProgressBar as AnyProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lucid_core.pictures.callback import Pictures
 from lucid_core.progress import ProgressBar
 
 __all__ = ["TRAINER_DEFAULTS", "callbacks_of", "deterministic_on", "run_loggers"]
@@ -52,6 +53,8 @@ def callbacks_of(asked: Namespace, given: Sequence[Callback], logs: bool) -> lis
         added.append(ProgressBar())
     if logs and not has(LearningRateMonitor):
         added.append(LearningRateMonitor(logging_interval="step"))
+    if logs and not has(Pictures):
+        added.append(Pictures())
     if asked.enable_checkpointing is not False and not has(Checkpoint):
         # Also to validate and test: Lightning warns where a checkpoint's callback is missing.
         added.append(ModelCheckpoint(monitor="val/map", mode="max", filename="best", enable_version_counter=False))

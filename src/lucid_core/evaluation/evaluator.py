@@ -40,6 +40,11 @@ class Evaluator:
         self._evaluations = {decoder: CocoEvaluation(data, engine) for decoder in decoders}
         self._metrics: dict[Decoder, Metrics] = {}
 
+    @property
+    def first(self) -> CocoEvaluation:
+        """What the first decoder detected."""
+        return next(iter(self._evaluations.values()))
+
     def update(self, predictions: Predictions, batch: Batch) -> None:
         """Add the detections of a batch."""
         for decoder, evaluation in self._evaluations.items():

@@ -1,0 +1,103 @@
+"""Curves of what a run logged."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PANELS", "Series", "draw_curves", "read_metrics"]
+
+#: By logged name: optimizer steps, epochs and values.
+Series = dict[str, list[tuple[int, int, float]]]
+
+#: Titles, and patterns of the logged names in each panel.
+PANELS = {
+    "loss": ("train/loss", "val/loss"),
+    "terms of the one-to-one branch": ("train/o2o_*", "val/o2o_*"),
+    "AP": ("val/map", "val/map_50", "val/*/map"),
+    "learning rate": ("lr*",),
+}
+#: Curves of fewer points show them.
+FEW = 40
+
+
+def read_metrics(file: Path) -> Series:
+    """Read what the CSV logger wrote; empty where there is no such file.
+
+    Args:
+        file: Such as ``runs/version_0/metrics.csv``.
+
+    Returns:
+        The finite values by name; others are nan.
+    """
+    series: Series = {}
+    if not file.is_file():
+        return series
+    with file.open(newline="") as lines:
+        for row in csv.DictReader(lines):
+            step, epoch = int(row.pop("step", None) or 0), int(row.pop("epoch", None) or 0)
+            for name, text in row.items():
+                if text:
+                    value = float(text)
+                    series.setdefault(name, []).append((step, epoch, value if math.isfinite(value) else math.nan))
+    return series
+
+
+def draw_curves(series: Series, file: Path) -> bool:
+    """Draw losses, AP and learning rate over the optimizer steps.
+
+    Args:
+        series: What was logged.
+        file: The PNG to write; whoever looks at it meanwhile sees the old one.
+
+    Returns:
+        Whether there was anything to draw.
+    """
+    # Here, because it takes half a second. Figures made so touch nothing that a user of pyplot has set.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = {
+        title: [name for pattern in patterns for name in series if fnmatch(name, pattern)]
+        for title, patterns in PANELS.items()
+    }
+    panels = {title: names for title, names in panels.items() if names}
+    if not panels:
+        return False
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    axes = figure.subplots(2, 2, squeeze=False).flat
+    for axis, (title, names) in zip(axes, panels.items(), strict=False):
+        _draw_panel(axis, names, series)
+        axis.set_title(_with_best(title, series.get("val/map", [])) if title == "AP" else title)
+    for axis in list(axes)[len(panels) :]:
+        axis.set_axis_off()
+    part = file.with_name(f".{file.name}.part")
+    FigureCanvasAgg(figure).print_figure(part, format="png", dpi=100)
+    os.replace(part, file)
+    return True
+
+
+def _draw_panel(axis: Any, names: list[str], series: Series) -> None:
+    terms = list(dict.fromkeys(name.partition("/")[2] for name in names))
+    for name in names:
+        part, _, term = name.partition("/")
+        steps, _, values = zip(*series[name], strict=True)
+        # One colour for a term, with points where it is measured rarely, so that training and validation compare.
+        style = "-" if part == "train" or len(terms) == len(names) else "--"
+        marker = "." if len(steps) < FEW else ""
+        axis.plot(steps, values, style, marker=marker, color=f"C{terms.index(term)}", label=name, linewidth=1)
+    axis.set_xlabel("optimizer step")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
+
+
+def _with_best(title: str, values: list[tuple[int, int, float]]) -> str:
+    measured = [entry for entry in values if not math.isnan(entry[2])]
+    if not measured:
+        return title
+    step, epoch, best = max(measured, key=lambda entry: entry[2])
+    return f"{title}; best val/map {best:.3f} at step {step}, epoch {epoch + 1}"
