@@ -171,6 +171,8 @@ class LucidCLI(LightningCLI):
         fault = checkpoint_fault(self.command, asked.ckpt_path) or trainer_fault(asked.trainer)
         if fault is not None:
             parser.error(fault)
+        if asked.ckpt_path and Path(asked.ckpt_path).exists() and "weights" in asked.model:
+            asked.model.weights = None  # the checkpoint's own ones would replace them, and their file may be gone
 
     def _parse_ckpt_path(self) -> None:
         # Lightning puts the checkpoint's hyperparameters over what the user typed; _base_configs puts them under it.

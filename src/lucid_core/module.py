@@ -24,6 +24,7 @@ from lucid_core.optim.ema import AveragedNetwork, check_average
 from lucid_core.optim.schedule import schedule_of
 from lucid_core.seams import seam
 from lucid_core.types import Batch, Detections
+from lucid_core.weights import start_from
 
 __all__ = ["Detector"]
 
@@ -54,6 +55,8 @@ class Detector(LightningModule):
             suppression, ``nms`` the one-to-many branch with it. The first one gives ``val/map``; a second one is
             logged beside it under its name.
         engine: Evaluator of COCO metrics; ``pycocotools`` is the slower reference.
+        weights: A checkpoint to start from, also one of other classes: what fits by name and shape is loaded, averaged
+            where it has averages, outputs of a class by the name of the class; one message lists what does not fit.
 
     Raises:
         ValueError: A setting is out of its range.
@@ -78,6 +81,7 @@ class Detector(LightningModule):
         ema_tau: float = 2000.0,
         decoders: list[Decoder] = ["end_to_end"],  # noqa: B006 - read only, and hyperparameters are saved as they stand
         engine: Literal["faster", "pycocotools"] = "faster",
+        weights: str | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -89,8 +93,10 @@ class Detector(LightningModule):
         if not decoders:
             raise ValueError("model.decoders is empty; name end_to_end, nms or both")
         self.network = Network(variant, len(class_names))
+        if weights is not None:
+            start_from(weights, self.network, variant, class_names)
         self.objective = Objective(Gains(box_gain, cls_gain, l1_gain))
-        self._evaluator: Evaluator | None = None
+        self.evaluator: Evaluator | None = None
         self._average: AveragedNetwork | None = None
         self._average_state: dict[str, Any] | None = None
 
@@ -167,6 +173,8 @@ class Detector(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["ema"] = self.average.state_dict()
+        # It is complete without the file it was started from, which may be gone when it is loaded.
+        checkpoint["hyper_parameters"]["weights"] = None
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Lists or tuples: the command line passes on what the data module has.
@@ -246,7 +254,7 @@ class Detector(LightningModule):
 
     def on_validation_end(self) -> None:
         if self.trainer.sanity_checking:
-            self._evaluator = None  # or a run that ends early would report what it measured before it trained
+            self.evaluator = None  # or a run that ends early would report what it measured before it trained
         elif self.trainer.state.fn != "fit":
             self._report()
 
@@ -259,25 +267,25 @@ class Detector(LightningModule):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.average.synchronize()
         data = getattr(getattr(self.trainer, "datamodule", None), name, None)
-        self._evaluator = None if data is None else Evaluator(data, self.hparams["decoders"], self.hparams["engine"])
+        self.evaluator = None if data is None else Evaluator(data, self.hparams["decoders"], self.hparams["engine"])
 
     def _evaluate(self, batch: Batch, prefix: str) -> None:
         predictions = self.average.network(batch.images)
         scalars = self.objective(predictions, batch.targets).scalars()
         named = {f"{prefix}/{name}": value for name, value in scalars.items()}
         self.log_dict(named, batch_size=len(batch.images), sync_dist=True)
-        if self._evaluator is not None:
-            self._evaluator.update(predictions, batch)
+        if self.evaluator is not None:
+            self.evaluator.update(predictions, batch)
 
     def _finish_evaluation(self, prefix: str) -> None:
-        if self._evaluator is not None:
-            figures = self._evaluator.compute()
+        if self.evaluator is not None:
+            figures = self.evaluator.compute()
             self.log_dict({f"{prefix}/{name}": value for name, value in figures.items()}, sync_dist=True)
 
     def _report(self) -> None:
-        if self._evaluator is not None:
-            rank_zero_info(self._evaluator.report())
+        if self.evaluator is not None:
+            rank_zero_info(self.evaluator.report())
             if self.trainer.logger is not None and self.trainer.log_dir is not None:
                 rank_zero_info(f"\nThe run is in {self.trainer.log_dir}")
                 if self.trainer.state.fn != "fit" and self.trainer.is_global_zero:
-                    self._evaluator.write_detections(Path(self.trainer.log_dir))
+                    self.evaluator.write_detections(Path(self.trainer.log_dir))

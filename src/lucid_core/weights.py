@@ -1,0 +1,156 @@
+"""Starting a network from the weights of another run, as far as they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor, nn
+
+from lucid_core.network.head import Branch, Stem
+
+__all__ = ["Weights", "fit_weights", "read_weights", "start_from"]
+
+PREFIX = "network."
+#: What does not fit is listed up to this many; the rest is counted.
+LISTED = 12
+
+
+class Weights(NamedTuple):
+    """What a file holds for a network.
+
+    Attributes:
+        tensors: By their name in the network; averaged ones where the file has them.
+        averaged: There were averaged ones.
+        variant: Size of the network they are of, if the file says so.
+        class_names: Classes they were trained on, in label order, if the file says so.
+    """
+
+    tensors: dict[str, Tensor]
+    averaged: bool = False
+    variant: str | None = None
+    class_names: tuple[str, ...] = ()
+
+
+def start_from(file: str, network: nn.Module, variant: str, class_names: Sequence[str]) -> None:
+    """Load what fits of a file into a network, and tell in one message what did and what did not.
+
+    Args:
+        file: A checkpoint, or the state dict of a detector or of its network.
+        network: To be changed.
+        variant: Its size.
+        class_names: Its classes, in label order.
+
+    Raises:
+        ValueError: The file cannot be read, is of another variant, or nothing in it fits.
+    """
+    weights = read_weights(file)
+    if weights.variant not in (None, variant):
+        raise ValueError(
+            f"model.weights {file} is of variant {weights.variant}, and this network of variant {variant}: add "
+            f"--model.variant {weights.variant}, or name weights of variant {variant}"
+        )
+    loaded, unfit = fit_weights(network, weights, class_names)
+    if not loaded:
+        held = ", ".join(list(weights.tensors)[:3]) or "no tensors at all"
+        raise ValueError(f"model.weights {file} holds nothing that fits this network: {held}")
+    which = "averaged weights" if weights.averaged else "weights"
+    lines = [f"{file}: {loaded} of {len(network.state_dict())} tensors loaded ({which})", *unfit[:LISTED]]
+    if len(unfit) > LISTED:
+        lines.append(f"and {len(unfit) - LISTED} more that do not fit")
+    rank_zero_info("\n  ".join(lines))
+
+
+def read_weights(file: str) -> Weights:
+    """Read the weights of a network from a file.
+
+    Raises:
+        ValueError: There is no such file, or it holds no weights.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(
+            f"model.weights: no file is called {file!r}; name a checkpoint, such as RUN/checkpoints/best.ckpt"
+        )
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"model.weights {file} is no file of weights that can be read: {reason}") from error
+    if not isinstance(held, Mapping):
+        raise ValueError(f"model.weights {file} holds a {type(held).__name__}, not a checkpoint or the weights of one")
+    state = _tensors(held.get("state_dict", held))
+    if any(name.startswith(PREFIX) for name in state):
+        state = {name.removeprefix(PREFIX): t for name, t in state.items() if name.startswith(PREFIX)}
+    average = _tensors(_mapping(held.get("ema")).get("tensors"))
+    settings = _mapping(held.get("hyper_parameters"))
+    return Weights(state | average, bool(average), settings.get("variant"), tuple(settings.get("class_names") or ()))
+
+
+def fit_weights(network: nn.Module, weights: Weights, class_names: Sequence[str]) -> tuple[int, list[str]]:
+    """Copy into a network what fits by name and shape.
+
+    Where the file names its classes, the outputs of a class go where the class of that name is; classes that the file
+    does not know start anew.
+
+    Args:
+        network: To be changed.
+        weights: What there is.
+        class_names: Classes of the network, in label order.
+
+    Returns:
+        How many tensors took something, and a line for each fault: classes that start anew, tensors that the file has
+        not, or in another shape, or that the network has not.
+    """
+    own = network.state_dict()
+    by_class = _class_outputs(network) if weights.class_names else set()
+    known = [
+        (row, weights.class_names.index(name)) for row, name in enumerate(class_names) if name in weights.class_names
+    ]
+    loaded, unfit = 0, []
+    if by_class and list(weights.class_names) != list(class_names):
+        kept, new = [[n for n in class_names if (n in weights.class_names) is known] for known in (True, False)]
+        unfit.append(f"outputs by class: kept of {', '.join(kept) or 'none'}; anew for {', '.join(new) or 'none'}")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            given = weights.tensors.get(name)
+            if given is None:
+                unfit.append(f"{name}: not in the file")
+            elif name in by_class and given.shape == (len(weights.class_names), *tensor.shape[1:]):
+                for row, old in known:
+                    tensor[row].copy_(given[old])
+                loaded += bool(known)
+            elif given.shape == tensor.shape:
+                tensor.copy_(given)
+                loaded += 1
+            else:
+                unfit.append(f"{name}: {_shape(given)} in the file, {_shape(tensor)} here")
+    unfit += [f"{name}: not in this network" for name in weights.tensors if name not in own]
+    return loaded, unfit
+
+
+def _class_outputs(network: nn.Module) -> set[str]:
+    """Names of the tensors that have one row for each class."""
+    return {
+        f"{branch_name}.classes.{level}.{len(stem) - 1}.{tensor}"
+        for branch_name, branch in network.named_modules()
+        if isinstance(branch, Branch)
+        for level, stem in branch.get_submodule("classes").named_children()
+        if isinstance(stem, Stem)
+        for tensor in stem[-1].state_dict()
+    }
+
+
+def _tensors(held: Any) -> dict[str, Tensor]:
+    return {name: value for name, value in _mapping(held).items() if isinstance(value, Tensor)}
+
+
+def _mapping(held: Any) -> Mapping[Any, Any]:
+    return held if isinstance(held, Mapping) else {}
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a single value"
