@@ -61,8 +61,10 @@ class UpdateReplay(OptimizerReplay):
 
     def eligible(self, site: Site) -> Answer:
         """Ask what every optimizer's recording needs, and whether the update around it is known."""
-        answer, optimizer = super().eligible(site), self.part(site)
-        if answer.ok and optimizer is not None and getattr(type(optimizer), "update", None) is not MuSGD.update:
+        if not (answer := super().eligible(site)).ok or not site.started:
+            return answer
+        optimizer = self.part(site)
+        if getattr(type(optimizer), "update", None) is not MuSGD.update:
             seen = f"{type(optimizer).__name__} has one of its own"
             return no(f"it needs the update of {MuSGD.__name__}", seen, "leave update to MuSGD, or the replay out")
         return answer
