@@ -14,7 +14,7 @@ from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 from lucid_core.data.types import DataError
 from lucid_core.seams import seam
 
-__all__ = ["MAX_PIXELS", "ImageReader"]
+__all__ = ["MAX_PIXELS", "ImageReader", "upright_rgb"]
 
 #: Pictures that claim more pixels than this are refused before anything is allocated for them. It is the limit at
 #: which Pillow itself refuses; ours also holds where a program has switched Pillow's off.
@@ -58,8 +58,7 @@ class ImageReader:
                 width, height = image.size
                 # Pillow takes the largest reduction that leaves both sides at least as long as asked.
                 image.draft(None, (size, 1) if width >= height else (1, size))
-            image.load()
-            pixels = _upright(_rgb(image), _orientation(image))
+            pixels = upright_rgb(image)
         pixels.setflags(write=False)
         return pixels
 
@@ -82,6 +81,16 @@ class ImageReader:
                 width, height = image.tag_v2[ExifTags.Base.ImageWidth], image.tag_v2[ExifTags.Base.ImageLength]
             turned = _orientation(image) >= 5
         return (height, width) if turned else (width, height)
+
+
+def upright_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Give the pixels of a picture as ``(H, W, 3)`` uint8 RGB, as :class:`ImageReader` does.
+
+    Raises:
+        ValueError: Its depth has no defined scale. Whatever the decoder raises, too, where pixels are not loaded yet.
+    """
+    image.load()
+    return _upright(_rgb(image), _orientation(image))
 
 
 @cache

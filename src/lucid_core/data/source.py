@@ -12,7 +12,7 @@ from lucid_core.data.images import ImageReader
 from lucid_core.data.types import DataError, Record
 from lucid_core.seams import seam
 
-__all__ = ["SourceReader", "scaled_size"]
+__all__ = ["SourceReader", "scaled", "scaled_size"]
 
 
 def scaled_size(width: int, height: int, size: int) -> tuple[int, int]:
@@ -28,6 +28,23 @@ def scaled_size(width: int, height: int, size: int) -> tuple[int, int]:
     """
     ratio = size / max(width, height)
     return max(1, round(width * ratio)), max(1, round(height * ratio))
+
+
+def scaled(pixels: NDArray[np.uint8], width: int, height: int, size: int) -> NDArray[np.uint8]:
+    """Bring the long side of a decoded picture to ``size``: shrink by area averaging, grow bilinearly.
+
+    Args:
+        pixels: ``(H, W, 3)`` uint8, of the picture's size or decoded at a part of it.
+        width: Of the picture, pixels.
+        height: Of the picture, pixels.
+        size: The long side to reach, in pixels.
+    """
+    target = scaled_size(width, height, size)
+    if target == pixels.shape[1::-1]:
+        return pixels
+    interpolation = cv2.INTER_LINEAR if size > max(width, height) else cv2.INTER_AREA
+    result: NDArray[np.uint8] = np.asarray(cv2.resize(pixels, target, interpolation=interpolation), dtype=np.uint8)
+    return result
 
 
 class SourceReader:
@@ -54,8 +71,6 @@ class SourceReader:
     def source(self, index: int) -> NDArray[np.uint8]:
         """Read one picture and bring its long side to ``size``.
 
-        Shrinks by area averaging and grows bilinearly.
-
         Args:
             index: Row of ``records``.
 
@@ -70,10 +85,7 @@ class SourceReader:
         height, width = pixels.shape[:2]
         if (width, height) != (record.width, record.height):
             self._check_size(record)
-        target = scaled_size(record.width, record.height, self.size)
-        if target != (width, height):
-            grows = self.size > max(record.width, record.height)
-            pixels = _resized(pixels, target, cv2.INTER_LINEAR if grows else cv2.INTER_AREA)
+        pixels = scaled(pixels, record.width, record.height, self.size)
         pixels.setflags(write=False)
         return pixels
 
@@ -85,8 +97,3 @@ class SourceReader:
                 f"{record.image}: is {width} x {height} pixels upright, but its labels are for {record.width} x "
                 f"{record.height}; correct the size and the boxes in the annotations, or restore the picture"
             )
-
-
-def _resized(pixels: NDArray[np.uint8], size: tuple[int, int], interpolation: int) -> NDArray[np.uint8]:
-    result: NDArray[np.uint8] = np.asarray(cv2.resize(pixels, size, interpolation=interpolation), dtype=np.uint8)
-    return result
