@@ -121,16 +121,19 @@ class Inquiry(Callback):
         self.started = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Ask for the first time, and see whether those of the run get along."""
+        """Ask for the first time, and see whether those of the run get along, and each other one with them."""
         site = Site(trainer, pl_module, started=False)
         self.answers = {item: _ask(item, site) for item in [*self.named, *self._others()]}
         with ExitStack() as held:
-            for item in self.named:
-                try:
-                    for path in item.claims if self.answers[item].ok else ():
-                        held.callback(claim(pl_module, path, item.name).release)
-                except SeamConflict as conflict:
-                    self.answers[item] = no("it needs its part of the step", str(conflict).rstrip("."), "drop one")
+            for item, answer in self.answers.items():
+                with ExitStack() as own:
+                    try:
+                        for path in item.claims if answer.ok else ():
+                            own.callback(claim(pl_module, path, item.name).release)
+                    except SeamConflict as conflict:
+                        self.answers[item] = no("it needs its part of the step", str(conflict).rstrip("."), "drop one")
+                    if item in self.named:
+                        held.push(own.pop_all())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ask those that said yes once more.

@@ -118,7 +118,13 @@ def test_both_wheels_installed_elsewhere_work_together_and_core_alone(
 
     assert "accel  lucid-accel" in call(both, "lucid", "plugins")
     listed = call(both, "lucid-accel", "list")
-    assert re.findall(r"^(\w+) +lucid-accel 0", listed, re.MULTILINE) == ["LossReplay", "NetworkReplay"]
+    assert re.findall(r"^(\w+) +lucid-accel 0", listed, re.MULTILINE) == [
+        "GradientNormReplay",
+        "LossReplay",
+        "NetworkReplay",
+        "OrthogonalizationReplay",
+        "UpdateReplay",
+    ]
 
 
 def test_every_package_of_accel_is_listed_for_its_wheel() -> None:

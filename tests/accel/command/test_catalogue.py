@@ -19,6 +19,22 @@ from .conftest import REPOSITORY, warned
 
 Stranger = Callable[..., None]
 
+#: What we offer, with what the list says of each.
+OURS = {
+    "GradientNormReplay": "Replays the norm of all gradients that clipping by norm needs; the scaling stays native.",
+    "LossReplay": "Replays the detection objective and its backward: decoding, assignment of both branches, all terms.",
+    "NetworkReplay": (
+        "Replays the network's forward and backward: backbone, neck and both branches of the head, or any submodule."
+    ),
+    "OrthogonalizationReplay": (
+        "Replays the orthogonalisation of the optimizer MuSGD: the Newton-Schulz iteration of all stacks of matrices."
+    ),
+    "UpdateReplay": (
+        "Replays what the optimizer MuSGD computes for each group: momentum, Nesterov, orthogonalisation, gains and "
+        "decay."
+    ),
+}
+
 WARP = '''
 from lightning.pytorch import Callback
 from lucid_accel import Acceleration
@@ -63,17 +79,14 @@ def test_the_list_names_ours_and_a_strangers_with_source_and_card(
     stranger("warp_one", WARP, lucid_core__plugins="warp_one")
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines] == [
-        ["LossReplay", "lucid-accel", __version__],
-        ["NetworkReplay", "lucid-accel", __version__],
-        ["Silent", "warp-one", "1.0"],
-        ["WarpReplay", "warp-one", "1.0"],
-    ]
-    assert lines[0].endswith(
-        "Replays the detection objective and its backward: decoding, assignment of both branches, all terms."
-    )
-    assert lines[2].endswith("  (without a description)")
-    assert lines[3].endswith("  Warps the step. (other bytes than a native run)")
+    ours = {name: ["lucid-accel", __version__, card] for name, card in OURS.items()}
+    theirs = {
+        "Silent": ["warp-one", "1.0", "(without a description)"],
+        "WarpReplay": ["warp-one", "1.0", "Warps the step. (other bytes than a native run)"],
+    }
+    found = {name: rest for name, *rest in (line.split(maxsplit=3) for line in lines)}
+    assert found == {**ours, **theirs}
+    assert list(found) == sorted(found)
 
 
 @pytest.mark.usefixtures("installed")
@@ -101,7 +114,7 @@ def test_a_broken_plugin_is_named_once_and_the_others_are_offered(stranger: Stra
     stranger(f"bad_{fault}", code.format(module="lucid_core.plugins"), lucid_core__plugins=f"bad_{fault}")
     with warned(plugins.PluginWarning) as texts:
         names = [offer.name for offer in offers()]
-    assert names == ["LossReplay", "NetworkReplay"]
+    assert names == list(OURS)
     assert len(texts) == 1
     assert f"bad_{fault} (bad-{fault} 1.0: bad_{fault}) skipped" in texts[0]
     assert why in texts[0]

@@ -13,10 +13,11 @@ import pytest
 import torch
 import yaml
 
-from lucid_accel.testing import digest, first_difference
+from lucid_accel.testing import cpu_engine, digest, first_difference
 from lucid_core.cli import main
 
 from .conftest import REPOSITORY, Run, callbacks, warned
+from .test_catalogue import OURS
 
 QUIET = "--trainer.enable_model_summary=false --trainer.max_epochs=1 --trainer.accelerator=cpu"
 NO = "is off, training goes on without it: it needs an NVIDIA GPU, but this run computes on cpu. To get a yes: "
@@ -40,8 +41,9 @@ def refused(lucid: Run, capsys: pytest.CaptureFixture[str], line: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("word", ["LossReplay", "UpdateReplay"])
 def test_one_word_on_a_machine_without_a_gpu_warns_once_and_changes_no_byte(
-    site: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
+    site: Path, installed: Path, word: str
 ) -> None:
     short = "--trainer.max_epochs=1 --trainer.limit_train_batches=3 --trainer.limit_val_batches=1 --data.image_size=32"
     argv = ["fit", *short.split(), "--trainer.accelerator=cpu", "--data.workers=0", "--data.val_workers=0"]
@@ -53,13 +55,45 @@ def test_one_word_on_a_machine_without_a_gpu_warns_once_and_changes_no_byte(
 
     path = os.pathsep.join([str(REPOSITORY / "src"), str(site)])
     variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "lucid_core", *argv, "--trainer.callbacks+=LossReplay"]
+    command = [sys.executable, "-m", "lucid_core", *argv, f"--trainer.callbacks+={word}"]
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if "Replay" in line] == [
-        f"lucid: warning: LossReplay {NO}train on one"
+        f"lucid: warning: {word} {NO}train on one"
     ]
     assert first_difference(native, digest(torch.load(checkpoint, weights_only=True))) is None
+
+
+@pytest.mark.parametrize("word", OURS)
+@pytest.mark.usefixtures("lucid")
+def test_any_of_our_words_without_a_gpu_is_one_warning_and_the_run_is_done(word: str) -> None:
+    with warned() as texts:
+        assert main(["fit", "--config={}", *QUIET.split(), f"--trainer.callbacks+={word}"]) == 0
+    assert texts == [f"{word} {NO}train on one"]
+
+
+def test_two_that_exclude_each_other_are_both_off_without_a_gpu(lucid: Run) -> None:
+    words = "--trainer.callbacks+=OrthogonalizationReplay --trainer.callbacks+=UpdateReplay"
+    with warned() as texts:
+        lucid(f"fit --config {{}} {QUIET} {words}")
+    assert sorted(texts) == [f"{name} {NO}train on one" for name in ("OrthogonalizationReplay", "UpdateReplay")]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_that_exclude_each_other_are_one_line_that_names_both(
+    installed: Path, capsys: pytest.CaptureFixture[str], order: int
+) -> None:
+    parts = {"UpdateReplay": "update.prepare", "OrthogonalizationReplay": "update.prepare.orthogonalize"}
+    words = [f"--trainer.callbacks+={name}" for name in list(parts)[::order]]
+    with cpu_engine():
+        # The classes of the demo: they have an update.
+        status = main(["fit", *QUIET.split(), "--data.workers=0", "--data.val_workers=0", *words])
+    (held, _), (wanting, _) = list(parts.items())[::order]
+    assert status == 1
+    assert [line for line in capsys.readouterr().err.splitlines() if "Replay" in line] == [
+        f"lucid: error: {wanting} wants {parts[wanting]}, and {held} holds {parts[held]}: one part of the step has one "
+        "owner. Name only one of the two. (LUCID_DEBUG=1 shows where)"
+    ]
 
 
 def test_two_words_at_once_give_one_warning_each(lucid: Run) -> None:
@@ -96,22 +130,23 @@ def test_a_printed_configuration_gives_the_same_again(
     assert printed(lucid, capsys, "fit --config saved.yaml") == first
 
 
-def test_help_shows_the_options_with_their_docs(lucid: Run, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("word", OURS)
+def test_help_shows_the_options_with_their_docs(lucid: Run, capsys: pytest.CaptureFixture[str], word: str) -> None:
     with pytest.raises(SystemExit) as stopped:
-        lucid("fit --trainer.callbacks.help=LossReplay")
+        lucid(f"fit --trainer.callbacks.help={word}")
     text = " ".join(capsys.readouterr().out.split())
     assert stopped.value.code == 0
     for option in ("proof", "on_failure", "strict", "keep"):
         assert f"--trainer.callbacks.{option}" in text
     assert "What a failure to record does" in text
-    assert "Replays the detection objective" in text
+    assert OURS[word].rstrip(".") in text
 
 
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
         ("+=LosReplay", "no callback is called 'LosReplay'; did you mean 'LossReplay'?"),
-        ("+=Xyzzy", "those of installed plugins: LossReplay, NetworkReplay\n"),
+        ("+=Xyzzy", f"those of installed plugins: {', '.join(OURS)}\n"),
         ("+=lucid_accel.LosReplay", "lucid_accel has no class 'LosReplay'; did you mean 'LossReplay'?"),
         ("+=LossReplay --trainer.callbacks.prof=off", "LossReplay has no option 'prof'; did you mean 'proof'?"),
         ("+=LossReplay --trainer.callbacks.x=1", "has no option 'x'; there are proof, on_failure, strict, keep"),
@@ -124,7 +159,13 @@ def test_what_does_not_exist_is_answered_in_one_line(
     assert answer in refused(lucid, capsys, f"fit --config {{}} --trainer.callbacks{words}")
 
 
-PACKAGED = {"loss": ["LossReplay"], "network": ["NetworkReplay"], "replay": ["NetworkReplay", "LossReplay"]}
+PACKAGED = {
+    "every": ["NetworkReplay", "LossReplay", "GradientNormReplay", "UpdateReplay"],
+    "loss": ["LossReplay"],
+    "network": ["NetworkReplay"],
+    "optimizer": ["GradientNormReplay", "UpdateReplay"],
+    "replay": ["NetworkReplay", "LossReplay"],
+}
 
 
 @pytest.mark.parametrize("name", PACKAGED)

@@ -17,6 +17,7 @@ from lucid_accel.testing import cpu_engine
 from tests.cli.standin import Model
 
 from .conftest import Run
+from .test_catalogue import OURS
 
 CPU = ("--trainer.accelerator=cpu",)
 NO_GPU = "it needs an NVIDIA GPU, but this run computes on cpu. To get a yes: train on one"
@@ -110,15 +111,25 @@ Ask = Callable[..., dict[str, str]]
 
 def test_without_a_gpu_each_one_says_no_with_what_was_seen_and_what_helps(asked: Ask) -> None:
     answers = asked()
-    assert answers["LossReplay"] == answers["NetworkReplay"] == f"no: {NO_GPU}"
+    assert {name: answer for name, answer in answers.items() if name} == dict.fromkeys(OURS, f"no: {NO_GPU}")
     assert answers[""].startswith("Model on cpu, precision 32-true, SingleDeviceStrategy in 1 process, SGD\n")
 
 
 def test_one_that_the_run_names_is_asked_with_its_options_and_others_with_their_defaults(asked: Ask) -> None:
     with cpu_engine():
-        answers = asked("--trainer.callbacks+=NetworkReplay --trainer.callbacks.module=line")
+        words = "--trainer.callbacks+=NetworkReplay --trainer.callbacks.module=line"
+        answers = asked(f"{words} --trainer.gradient_clip_val=null")
     assert answers["NetworkReplay"] == "yes: in this run"
     assert answers["LossReplay"].startswith("no: it needs the seam step.objective.detection, but Model has none")
+    assert answers["GradientNormReplay"].startswith("no: it needs clipping by norm, but clipping is off")
+    for name in ("OrthogonalizationReplay", "UpdateReplay"):
+        assert answers[name].startswith("no: it needs the optimizer MuSGD, but this run has SGD. To get a yes: ")
+
+
+def test_clipping_needs_a_limit_and_no_more(asked: Ask) -> None:
+    with cpu_engine():
+        answers = asked("--trainer.callbacks+=GradientNormReplay")
+    assert answers["GradientNormReplay"] == "yes: in this run"
 
 
 def test_one_that_the_run_does_not_name_says_how_to_add_it(asked: Ask, stranger: Callable[..., None]) -> None:
@@ -225,11 +236,23 @@ def test_a_run_that_is_not_understood_is_refused_in_one_line(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
-def test_the_demo_could_use_both(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_could_use_them_all_but_one_instead_of_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     with cpu_engine():
-        assert main(["doctor", "demo", "accel/loss", "--data.workers=0", "--data.val_workers=0", *CPU]) == 0
+        assert main(["doctor", "demo", "accel/every", "--data.workers=0", "--data.val_workers=0", *CPU]) == 0
     out = capsys.readouterr().out
     assert "Detector on cpu, precision 32-true, SingleDeviceStrategy in 1 process, MuSGD\n" in out
-    assert "yes  LossReplay: in this run\n" in out
-    assert "yes  NetworkReplay: add --trainer.callbacks+=NetworkReplay\n" in out
+    for name in ("GradientNormReplay", "LossReplay", "NetworkReplay", "UpdateReplay"):
+        assert f"yes  {name}: in this run\n" in out
+    assert "no   OrthogonalizationReplay: it needs its part of the step, but OrthogonalizationReplay wants" in out
+    assert "and UpdateReplay holds update.prepare: one part of the step has one owner. Name only one of the two." in out
     assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_those_that_the_run_does_not_name_are_asked_each_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with cpu_engine():
+        assert main(["doctor", "demo", "--data.workers=0", "--data.val_workers=0", *CPU]) == 0
+    out = capsys.readouterr().out
+    for name in OURS:
+        assert f"yes  {name}: add --trainer.callbacks+={name}\n" in out
