@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from lucid_core.data.coco import read_coco
-from lucid_core.data.records import DataSet, match_classes
+from lucid_core.data.problems import Kind
+from lucid_core.data.records import TOLERANCE, DataSet, match_classes
 from lucid_core.data.types import DataError
 
 WIDTH, HEIGHT = 64, 48
@@ -73,7 +74,7 @@ def test_images_without_annotations_are_background(coco: Coco) -> None:
     empty = coco.read().records[0]
     assert empty.instances.boxes.shape == (0, 4) and empty.truth.boxes.shape == (0, 4)
     coco.content["annotations"] = []
-    assert "all are background" in coco.read().problems[0]
+    assert "all are background" in str(coco.read().problems[0])
 
 
 def test_boxes_are_clamped_for_training_and_kept_for_evaluation(coco: Coco) -> None:
@@ -106,14 +107,14 @@ def test_unusable_boxes_are_left_out_and_named(coco: Coco, bbox: Any) -> None:
     coco.add(2, bbox)
     data = coco.read()
     assert len(data.records[1].instances) == len(data.records[1].truth.boxes) == 1
-    assert len(data.problems) == 1 and "annotation 2 of two.png" in data.problems[0]
+    assert len(data.problems) == 1 and "annotation 2 of two.png" in str(data.problems[0])
 
 
 def test_an_image_that_lost_all_its_labels_is_not_taught_as_background(coco: Coco) -> None:
     coco.add(1, (0, 0, 0, 0))
     data = coco.read()
     assert [record.image.name for record in data.records] == ["two.png"]
-    assert "none of its annotations is usable" in data.problems[1]
+    assert "none of its annotations is usable" in str(data.problems[1])
 
 
 def test_numbers_written_as_text_are_read(coco: Coco) -> None:
@@ -147,7 +148,7 @@ def test_bad_polygons_leave_the_box_usable(coco: Coco) -> None:
     assert len(instances) == len(bad) + 1 == len(instances.polygons)
     assert all(rings == () for rings in instances.polygons[:-1]) and len(instances.polygons[-1]) == 1
     for annotation in range(2, len(bad) + 3):
-        assert any(f"annotation {annotation}" in problem for problem in data.problems), annotation
+        assert any(f"annotation {annotation}" in str(problem) for problem in data.problems), annotation
 
 
 def test_a_missing_box_is_the_envelope_of_the_polygons(coco: Coco) -> None:
@@ -155,7 +156,7 @@ def test_a_missing_box_is_the_envelope_of_the_polygons(coco: Coco) -> None:
     del coco.content["annotations"][-1]["bbox"]
     data = coco.read()
     assert data.records[0].instances.boxes.tolist() == [[5, 6, 20, 30]]
-    assert "envelope" in data.problems[0]
+    assert "envelope" in str(data.problems[0])
 
 
 def test_rows_that_lead_nowhere_are_named(coco: Coco) -> None:
@@ -164,7 +165,7 @@ def test_rows_that_lead_nowhere_are_named(coco: Coco) -> None:
     del coco.content["annotations"][-1]["id"]
     coco.content["annotations"] += ["text", None]
     coco.content["images"] += [{"file_name": "x.png"}, 3]
-    text = "\n".join(coco.read().problems)
+    text = "\n".join(map(str, coco.read().problems))
     for part in ("image 99", "category_id 12", "annotations[2] (no id)", "annotations[3]", "images[2]", "images[3]"):
         assert part in text
 
@@ -174,7 +175,7 @@ def test_repeated_ids_and_boxes_are_told(coco: Coco) -> None:
     coco.image(5, "one.png")
     data = coco.read()
     assert len(data.records[1].instances) == 2 and len(data.records) == 3
-    told = zip(("more than once", "repeat", "same file"), data.problems, strict=True)
+    told = zip(("more than once", "repeat", "same file"), map(str, data.problems), strict=True)
     assert all(part in problem for part, problem in told)
 
 
@@ -202,7 +203,7 @@ def test_file_names_that_leave_the_folder_are_refused(coco: Coco, name: Any) -> 
     coco.content["images"][0]["file_name"] = name
     data = coco.read()
     assert [record.image.name for record in data.records] == ["two.png"]
-    assert "image 1" in data.problems[0] and "left out" in data.problems[0]
+    assert "image 1" in str(data.problems[0]) and "left out" in str(data.problems[0])
 
 
 def test_names_in_sub_folders_with_backslashes_and_unicode_are_found(coco: Coco) -> None:
@@ -220,7 +221,7 @@ def test_names_in_sub_folders_with_backslashes_and_unicode_are_found(coco: Coco)
 def test_missing_pictures_are_left_out_and_named(coco: Coco) -> None:
     (coco.folder / "one.png").unlink()
     data = coco.read()
-    assert len(data) == 1 and "'one.png' is not in" in data.problems[0]
+    assert len(data) == 1 and "'one.png' is not in" in str(data.problems[0])
     (coco.folder / "two.png").unlink()
     with pytest.raises(DataError, match=r"none of its images is usable .*one\.png"):
         coco.read()
@@ -232,12 +233,42 @@ def test_missing_sizes_are_read_from_the_pictures(coco: Coco) -> None:
     (coco.folder / "one.png").write_bytes(b"")
     data = coco.read()
     assert [(record.width, record.height) for record in data.records] == [(WIDTH, HEIGHT)]
-    assert "is empty" in data.problems[0]
+    assert "is empty" in str(data.problems[0])
 
 
-def test_pictures_are_not_opened_while_reading(coco: Coco) -> None:
-    (coco.folder / "one.png").write_bytes(b"no picture")
-    assert len(coco.read()) == 2
+def test_pictures_that_cannot_be_decoded_are_left_out_and_named(coco: Coco) -> None:
+    (coco.folder / "two.png").write_bytes(b"no picture")
+    data = coco.read()
+    assert [record.image.name for record in data.records] == ["one.png"]
+    (problem, unlabelled) = data.problems
+    assert problem.kind is Kind.PICTURE_UNREADABLE and unlabelled.kind is Kind.NO_LABELS
+    assert problem.where == "image 2" and "two.png: is not a picture" in str(problem)
+
+
+def test_pictures_of_another_size_than_stated_are_left_out_and_named(coco: Coco) -> None:
+    Image.new("RGB", (HEIGHT, WIDTH)).save(coco.folder / "one.png")
+    data = coco.read()
+    assert [record.image.name for record in data.records] == ["two.png"]
+    assert [problem.kind for problem in data.problems] == [Kind.PICTURE_SIZE]
+    assert "is 48 x 64 pixels upright, but its labels are for 64 x 48" in str(data.problems[0])
+
+
+@pytest.mark.parametrize("beyond", [0.0005, 0.002])
+def test_what_is_partly_outside_is_clipped_and_told_beyond_rounding(coco: Coco, beyond: float) -> None:
+    coco.add(2, (60, 10, 4 + beyond * WIDTH, 5))
+    coco.add(2, (10, -beyond * HEIGHT, 5, 5))
+    coco.add(2, segmentation=[[1, 1, 5, 1, 5, HEIGHT * (1 + beyond)]])
+    coco.add(2, (-9, 10, 20, 5), iscrowd=1)
+    data = coco.read()
+    told = [problem.where for problem in data.problems if problem.kind is Kind.CLIPPED]
+    assert told == ([f"annotation {i}" for i in (2, 3, 4)] if beyond > TOLERANCE else [])
+    boxes = data.records[1].instances.boxes
+    assert boxes.min() >= 0 and (boxes[:, 2:] <= (WIDTH, HEIGHT)).all()
+
+
+def test_an_object_that_is_left_out_is_told_once(coco: Coco) -> None:
+    coco.add(2, (1, 1, float("nan"), 5), segmentation=[[1, 1], [-9, 0, 8, 0, 8, 8]])
+    assert [problem.kind for problem in coco.read().problems] == [Kind.NOT_FINITE]
 
 
 def test_key_points(coco: Coco) -> None:
@@ -253,7 +284,7 @@ def test_key_points(coco: Coco) -> None:
     assert points.shape == (5, 2, 2) and points.dtype == np.float32 and visibility.dtype == np.int64
     assert points[0].tolist() == [[1, 2], [3, 4]] and visibility[0].tolist() == [2, 1]
     assert not points[1:].any() and not visibility[1:].any()
-    assert [f"annotation {i}" in text for i, text in zip((3, 4, 6), data.problems, strict=True)] == [True] * 3
+    assert [f"annotation {i}" in text for i, text in zip((3, 4, 6), map(str, data.problems), strict=True)] == [True] * 3
     assert data.records[1].instances.points is not None and data.records[1].instances.points.shape == (1, 2, 2)
 
 
@@ -261,7 +292,7 @@ def test_key_points_of_different_numbers_do_not_cost_the_boxes(coco: Coco) -> No
     coco.add(1, keypoints=[1, 2, 2])
     coco.add(2, (0, 0, 9, 9), keypoints=[1, 2, 2, 3, 4, 1])
     data = coco.read()
-    assert all(record.instances.points is None for record in data.records) and "key points" in data.problems[0]
+    assert all(record.instances.points is None for record in data.records) and "key points" in str(data.problems[0])
     assert sum(len(record.instances) for record in data.records) == 3
 
 
@@ -319,4 +350,5 @@ def test_report_counts_and_cuts(coco: Coco) -> None:
         coco.add(2, (0, 0, 0, 0))
     text = coco.read().report(limit=3)
     assert text.startswith("2 images, 1 objects, 2 classes, 12 problems") and text.endswith("9 more")
-    assert len(text.splitlines()) == 5
+    assert [line for line in text.splitlines() if line.startswith("  12 x box without area")]
+    assert len(text.splitlines()) == 1 + 1 + 3 + 1

@@ -216,7 +216,9 @@ def test_problems_are_told_once_and_all_of_them_are_kept(shapes: Path, tmp_path:
     told = [str(warning.message) for warning in caught if "problems" in str(warning.message)]
     assert len(told) == 1
     assert "problems-train.txt" in told[0]
-    assert len((tmp_path / "problems-train.txt").read_text().splitlines()) == len(data.train_set.problems)
+    assert told[0].count("annotation 100") == 3 and "... and 12 more" in told[0]
+    kept = (tmp_path / "problems-train.txt").read_text()
+    assert len(data.train_set.problems) == 15 and all(str(problem) in kept for problem in data.train_set.problems)
 
 
 def test_pictures_of_a_stated_recipe_reach_the_samples(shapes: Path) -> None:

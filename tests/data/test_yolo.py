@@ -8,9 +8,10 @@ import pytest
 import yaml
 from PIL import Image
 
-from lucid_core.data.records import DataSet
+from lucid_core.data.problems import Kind
+from lucid_core.data.records import TOLERANCE, DataSet
 from lucid_core.data.types import DataError
-from lucid_core.data.yolo import TOLERANCE, read_yolo
+from lucid_core.data.yolo import read_yolo
 
 WIDTH, HEIGHT = 64, 48
 
@@ -100,14 +101,19 @@ def test_bad_rows_are_named_by_file_and_line(data: Yolo, row: str, seen: str) ->
     assert [record.image.name for record in read.records] == ["0.png", "1.png"], "never taught as background"
     assert len(read.records[1].instances) == 1
     assert len(read.problems) == 3
-    assert "1.txt:3: " in read.problems[0] and seen in read.problems[0]
-    assert "2.txt:1: " in read.problems[1] and "2.png" in read.problems[2]
+    assert "1.txt:3: " in str(read.problems[0]) and seen in str(read.problems[0])
+    assert "2.txt:1: " in str(read.problems[1]) and "2.png" in str(read.problems[2])
 
 
 def test_rounding_errors_are_clamped(data: Yolo) -> None:
     data.picture("train/0.png", f"1.0 1.0005 0.5 0.2 {1 + TOLERANCE}\n0 {-TOLERANCE} 0.5 0.2 0.2")
+    data.picture("train/1.png", f"0 0.9 0.5 {0.2 + TOLERANCE} 1.0005")
     read = data.read()
-    assert read.problems == () and read.records[0].instances.labels.tolist() == [1, 0]
+    assert [(problem.kind, problem.where) for problem in read.problems] == [
+        (Kind.CLIPPED, "line 1"),
+        (Kind.CLIPPED, "line 2"),
+    ], "what is told is the box, where it reaches over the border by more than rounding"
+    assert read.records[0].instances.labels.tolist() == [1, 0]
     (x1, y1, x2, y2), second = read.records[0].instances.boxes.tolist()
     assert x1 == pytest.approx(0.9 * WIDTH) and (y1, x2, y2) == (0, WIDTH, HEIGHT)
     assert second[0] == 0 and second[2] == pytest.approx(0.1 * WIDTH)
@@ -127,7 +133,7 @@ def test_no_label_file_and_an_empty_one_are_the_same(data: Yolo) -> None:
 def test_a_split_without_any_label_file_is_told(data: Yolo) -> None:
     data.picture("val/0.png", None)
     read = data.read("val")
-    assert len(read) == 1 and "labels/val/0.txt" in read.problems[0] and "background" in read.problems[0]
+    assert len(read) == 1 and "labels/val/0.txt" in str(read.problems[0]) and "background" in str(read.problems[0])
 
 
 def test_unreadable_files_are_listed(data: Yolo) -> None:
@@ -136,7 +142,7 @@ def test_unreadable_files_are_listed(data: Yolo) -> None:
     data.picture("train/1.png", b"\xff\xfe0\x00 \x000\x00")
     read = data.read()
     assert [record.image.name for record in read.records] == ["0.png", "2.png"]
-    assert [part in problem for part, problem in zip(("1.txt", "a.jpg", "b.jpg"), read.problems, strict=True)] == [
+    assert [part in str(problem) for part, problem in zip(("1.txt", "a.jpg", "b.jpg"), read.problems, strict=True)] == [
         True
     ] * 3
 
@@ -179,7 +185,7 @@ def test_listed_pictures_that_are_missing_or_listed_twice_are_told(data: Yolo) -
     (data.root / "train.txt").write_text("images/train/0.png\nimages/train/gone.png\nimages/train/0.png\n")
     data.config["train"] = "train.txt"
     read = data.read()
-    assert len(read) == 1 and len(read.problems) == 2 and "train.txt:2" in read.problems[0]
+    assert len(read) == 1 and len(read.problems) == 2 and "train.txt:2" in str(read.problems[0])
 
 
 def test_sub_folders_are_searched_and_ids_stay_apart(data: Yolo) -> None:
@@ -190,7 +196,7 @@ def test_sub_folders_are_searched_and_ids_stay_apart(data: Yolo) -> None:
 def test_one_label_file_for_two_pictures_is_told(data: Yolo) -> None:
     (data.root / "images/train/0.jpg").write_bytes((data.root / "images/train/0.png").read_bytes())
     read = data.read()
-    assert len(read) == 4 and "0.jpg and of 0.png" in read.problems[0]
+    assert len(read) == 4 and "0.jpg and of 0.png" in str(read.problems[0])
 
 
 def test_labels_lie_beside_pictures_where_no_folder_is_called_images(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
+from lucid_core.data.structure import is_whole
 from lucid_core.data.types import DataError
 from lucid_core.seams import seam
 
@@ -81,6 +82,25 @@ class ImageReader:
                 width, height = image.tag_v2[ExifTags.Base.ImageWidth], image.tag_v2[ExifTags.Base.ImageLength]
             turned = _orientation(image) >= 5
         return (height, width) if turned else (width, height)
+
+    def inspect(self, path: Path, decode: bool = False) -> tuple[int, int]:
+        """Make sure, at little cost, that a picture can be decoded.
+
+        Args:
+            path: The picture file.
+            decode: Decode it in any case, not only where its structure does not show that all of it is there.
+
+        Returns:
+            ``(width, height)`` in pixels of the upright picture.
+
+        Raises:
+            DataError: It cannot be decoded.
+        """
+        size = self.probe(path)
+        if decode or not is_whole(path):
+            # The decoder has the last word, so that what it can read is never refused.
+            self.decode(path)
+        return size
 
 
 def upright_rgb(image: Image.Image) -> NDArray[np.uint8]:

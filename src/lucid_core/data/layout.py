@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from lucid_core.data.coco import read_coco
 from lucid_core.data.records import DataSet
+from lucid_core.data.scan import PictureScan
 from lucid_core.data.types import DataError, NoSplit
 from lucid_core.data.yolo import read_yolo
 
@@ -25,6 +26,7 @@ def open_split(
     layout: Layout = "auto",
     images: str | Path | None = None,
     annotations: str | Path | None = None,
+    scan: PictureScan | None = None,
 ) -> DataSet:
     """Read one split of the data set under ``root``.
 
@@ -40,6 +42,7 @@ def open_split(
         layout: Which kind to look for; ``auto`` takes the one that is there.
         images: Folder of the pictures, absolute or under ``root``; goes with ``annotations``.
         annotations: COCO json of the split, absolute or under ``root``; goes with ``images``.
+        scan: Looks at the pictures.
 
     Returns:
         The split.
@@ -57,9 +60,9 @@ def open_split(
     if images is not None or annotations is not None:
         if images is None or annotations is None or layout == "yolo":
             raise DataError(f"{root}: give images and annotations of split {split!r} together, for a COCO data set")
-        return read_coco(root / images, root / annotations)
+        return read_coco(root / images, root / annotations, scan)
     if root.is_file() and root.suffix.lower() in (".yaml", ".yml") and layout != "coco":
-        return read_yolo(root, split)
+        return read_yolo(root, split, scan)
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; name the root of a COCO or YOLO data set, or its data.yaml")
 
@@ -76,9 +79,9 @@ def open_split(
             f"yolo, give images and annotations, or name the yaml file itself as root"
         )
     if pairs:
-        return read_coco(*pairs[0])
+        return read_coco(*pairs[0], scan)
     if yamls:
-        return read_yolo(yamls[0], split)
+        return read_yolo(yamls[0], split, scan)
     places = [f"{file.relative_to(root)} with {folder.relative_to(root)}/" for folder, file in looked]
     places += _YAMLS if layout != "coco" else ()
     # Annotations without their pictures are a broken split, not a missing one.

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal, TypeVar
 
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 from lucid_core.data.augment import Augmenter, Recipe
 from lucid_core.data.layout import Layout, Split, open_split
 from lucid_core.data.loader import EvaluationLoader, TrainLoader
 from lucid_core.data.plan import BatchPlan, EpochPlan
+from lucid_core.data.problems import Problem
 from lucid_core.data.records import DataSet, match_classes
+from lucid_core.data.scan import PictureScan, show_progress
 from lucid_core.data.shapes import write_shapes
 from lucid_core.data.source import SourceReader
 from lucid_core.data.types import DataError, NoSplit
@@ -23,8 +26,8 @@ __all__ = ["DataModule"]
 
 #: Where the generated data set is kept, under the working directory.
 SHAPES = Path(".lucid/shapes")
-#: Problems of a split that are shown; the rest is written to a file.
-SHOWN = 10
+#: Problems of each kind that are shown; the rest is written to a file.
+SHOWN = 3
 
 DEFAULT_RECIPE = Recipe()
 
@@ -33,6 +36,9 @@ Loader = TypeVar("Loader", TrainLoader, EvaluationLoader)
 
 class DataModule(LightningDataModule):
     """Training and evaluation data of one COCO or YOLO folder, or of the generated set.
+
+    Every run reads the data set anew, pictures included: those that cannot be decoded are left out, and a warning names
+    what was left out or changed.
 
     Args:
         root: The data set's folder (or YOLO yaml file); ``shapes`` is a generated set, kept in ``.lucid/shapes``.
@@ -95,7 +101,7 @@ class DataModule(LightningDataModule):
         self.seed = seed
         self._places = {"train": (train_images, train_annotations), "val": (val_images, val_annotations)}
         self._loaders: dict[str, TrainLoader | EvaluationLoader] = {}
-        self._reported: set[str] = set()
+        self._told: dict[str, tuple[Problem, ...]] = {}
         self._progress: dict[str, int] | None = None
 
     @cached_property
@@ -143,6 +149,7 @@ class DataModule(LightningDataModule):
         """Read what the stage needs, and tell what is wrong with it."""
         # Lightning loads the state for every stage, after this.
         self._progress = None
+        self._check_model()
         if stage == "fit":
             rank_zero_info(
                 f"{self.root}: {len(self.train_set)} images to train on, {len(self.val_set)} to validate, "
@@ -155,9 +162,11 @@ class DataModule(LightningDataModule):
             self._report("test", self.test_set)
 
     def teardown(self, stage: str) -> None:
-        """End the workers."""
+        """End the workers, and forget the data: by the next run it may be another."""
         for name in list(self._loaders):
             self._loaders.pop(name).close()
+        for name in ("train_set", "val_set", "test_set"):
+            self.__dict__.pop(name, None)
 
     def on_exception(self, exception: BaseException) -> None:
         """End the workers: there is no teardown after an exception."""
@@ -209,10 +218,20 @@ class DataModule(LightningDataModule):
     def _read(self, split: Split) -> DataSet:
         root = write_shapes(SHAPES) if self.root == "shapes" else Path(self.root)
         images, annotations = self._places.get(split, (None, None))
-        data = open_split(root, split, self.layout, images, annotations)
-        if not len(data):
-            raise DataError(f"{root}: the {split} split has no usable image; {data.report()}")
-        return data
+        first = getattr(rank_zero_only, "rank", 0) == 0
+        scan = PictureScan(progress=show_progress if first else None)
+        return open_split(root, split, self.layout, images, annotations, scan)
+
+    def _check_model(self) -> None:
+        """Refuse a model of other classes here: on a GPU, a label too high for it ends the process."""
+        model = None if self.trainer is None else self.trainer.lightning_module
+        names = dict(getattr(model, "hparams", {})).get("class_names")
+        if names is not None and tuple(names) != self.class_names:
+            raise DataError(
+                f"{self.root}: the data has {self.num_classes} classes ({shorten(', '.join(self.class_names), 60)}), "
+                f"the model has {len(names)} ({shorten(', '.join(names), 60)}); make the model with the class_names of "
+                f"the data"
+            )
 
     def _evaluation(self, data: DataSet) -> EvaluationLoader:
         rank, world = self._process()
@@ -247,14 +266,16 @@ class DataModule(LightningDataModule):
         return loader
 
     def _report(self, split: str, data: DataSet) -> None:
-        if split in self._reported or not data.problems:
+        if not data.problems or self._told.get(split) == data.problems:
             return
-        self._reported.add(split)
-        told = f"{self.root}, {split} split: {data.report(SHOWN)}"
-        if len(data.problems) > SHOWN and self.trainer is not None:
+        self._told[split] = data.problems
+        shown, whole = data.report(SHOWN), data.report(None)
+        told = f"{self.root}, {split} split: {shown}"
+        if shown != whole and self.trainer is not None:
             file = Path(self.trainer.log_dir or self.trainer.default_root_dir, f"problems-{split}.txt")
             told += f"\nAll of them are in {file}"
             if self.trainer.is_global_zero:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text("\n".join(data.problems) + "\n")
+                # File names may hold bytes that are no text.
+                file.write_text(f"{whole}\n", "utf-8", "backslashreplace")
         rank_zero_warn(told)

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid_core.data.problems import Fault, Kind, Problem, summarise
 from lucid_core.data.types import DataError, Float32, Instances, Record, Truth
 
-__all__ = ["DataSet", "Fault", "Listing", "make_instances", "make_truth", "match_classes"]
+__all__ = ["TOLERANCE", "DataSet", "Listing", "make_instances", "make_truth", "match_classes"]
 
-
-class Fault(ValueError):
-    """Why one row or file is left out; readers turn it into a line of ``DataSet.problems``."""
+#: Rounding moves coordinates across the border by up to this share of the image; that much is clamped and not told.
+TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,35 +31,32 @@ class DataSet:
         records: The images with their labels, in a fixed order.
         class_names: ``C`` names; a label is an index into them.
         category_ids: ``C`` ids for result files: those of the COCO json, or ``0 .. C-1``.
-        problems: One line each, naming file and row, what was seen and the rule that was applied.
+        problems: What is wrong with it and what was done, each once.
     """
 
     records: tuple[Record, ...]
     class_names: tuple[str, ...]
     category_ids: tuple[int, ...]
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def report(self, limit: int = 10) -> str:
+    def report(self, limit: int | None = 10) -> str:
         """Sum the split up in a few lines.
 
         Args:
-            limit: Problems to print; the rest is counted.
+            limit: Problems of each kind to tell; the rest is counted. ``None`` tells all.
 
         Returns:
-            One line with the counts, and one for each problem told.
+            One line with the counts, then the problems by kind.
         """
         objects = sum(len(record.instances) for record in self.records)
         lines = [
             f"{len(self.records)} images, {objects} objects, {len(self.class_names)} classes, "
             f"{len(self.problems)} problems"
         ]
-        lines += [f"  {problem}" for problem in self.problems[:limit]]
-        if len(self.problems) > limit:
-            lines.append(f"  ... and {len(self.problems) - limit} more")
-        return "\n".join(lines)
+        return "\n  ".join(lines + summarise(self.problems, limit))
 
 
 def match_classes(train: DataSet, other: DataSet) -> DataSet:
@@ -126,6 +123,9 @@ class Listing:
     def inside(self, root: Path, name: object) -> Path:
         """Find the file that an annotation names, below ``root``.
 
+        Whether a name leads out of ``root`` is judged by the name: a symbolic link inside is followed wherever it
+        leads, since whoever owns the folder has put it there.
+
         Args:
             root: The folder that names are relative to.
             name: What the annotation states: a relative path, or an absolute one below ``root``.
@@ -134,17 +134,17 @@ class Listing:
             Fault: It is no name, leads out of ``root``, or there is no such file.
         """
         if not isinstance(name, str) or not name:
-            raise Fault("has no file_name")
+            raise Fault(Kind.IMAGE_ENTRY, "has no file_name")
         # Annotation tools on Windows write backslashes; elsewhere a name may hold one.
         for spelling in dict.fromkeys((name, name.replace("\\", "/"))):
             below = os.path.normpath(os.path.relpath(spelling, root) if os.path.isabs(spelling) else spelling)
             if below.split(os.sep)[0] == os.pardir or os.path.isabs(below):
-                raise Fault(f"file_name {name!r} leads out of {root}, which is refused")
+                raise Fault(Kind.PICTURE_OUTSIDE, f"file_name {name!r} leads out of {root}, which is refused")
             folder, file = os.path.split(os.path.join(root, below))
             found = self.find(folder, file)
             if found is not None:
                 return found
-        raise Fault(f"file_name {name!r} is not in {root}")
+        raise Fault(Kind.PICTURE_MISSING, f"file_name {name!r} is not in {root}")
 
     def names(self, folder: str | Path) -> dict[str, str]:
         """List a folder's files: name, exact or in Unicode form NFC, to the name as stored. Empty if there is none."""
@@ -153,7 +153,10 @@ class Listing:
             try:
                 with os.scandir(key) as entries:
                     stored = sorted(entry.name for entry in entries if entry.is_file())
-            except (FileNotFoundError, NotADirectoryError):
+            except PermissionError:
+                raise DataError(f"{key}: this folder may not be read; change its permissions") from None
+            # There is no such folder; or the name cannot be one: too long, or with characters that none can have.
+            except (OSError, ValueError):
                 stored = []
             composed = {unicodedata.normalize("NFC", name): name for name in stored}
             self._folders[key] = composed | {name: name for name in stored}

@@ -1,0 +1,162 @@
+"""One annotation of a COCO json: its class, box, polygons and key points, read or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid_core.data.coco_values import Box, Row, as_number, as_number_id, clamp_box, short
+from lucid_core.data.problems import Fault, Kind
+from lucid_core.data.records import TOLERANCE
+from lucid_core.data.types import Float32
+
+__all__ = ["CocoObject", "ObjectReader", "point_count"]
+
+#: Takes a problem's kind, its message and the annotation that has it.
+Tell = Callable[[Kind, str, str], None]
+
+
+@dataclass(slots=True)
+class CocoObject:
+    """One annotation, checked."""
+
+    box: Box
+    label: int
+    area: float
+    crowd: bool
+    rings: tuple[Float32, ...]
+    points: NDArray[np.float64] | None
+
+
+class ObjectReader:
+    """Reads annotations, and tells what is wrong with parts of them that the object can do without.
+
+    Args:
+        labels: The label of each category id.
+        count: Key points of each object; ``None`` reads none.
+        tell: Takes the problems.
+    """
+
+    def __init__(self, labels: dict[int, int], count: int | None, tell: Tell) -> None:
+        self.labels = labels
+        self.count = count
+        #: Annotations whose segmentation is an empty list, as tools write it that know boxes only.
+        self.unfilled: list[str] = []
+        self._tell = tell
+        self._notes: list[tuple[Kind, str]] = []
+
+    def read(self, name: str, picture: str, row: Row, width: int, height: int) -> CocoObject:
+        """Read one annotation.
+
+        Args:
+            name: What messages call it.
+            picture: Name of the file that it is of.
+            row: The annotation as the json has it.
+            width: Pixels of the picture.
+            height: Pixels of the picture.
+
+        Raises:
+            Fault: The object cannot be used.
+        """
+        self._notes.clear()
+        category = as_number_id(row.get("category_id"))
+        if category not in self.labels:
+            raise Fault(Kind.UNKNOWN_CLASS, f"category_id {row.get('category_id')!r} is not in categories")
+        stated = self._rings(name, row.get("segmentation"))
+        box = self._box(name, row.get("bbox"), stated)
+        x1, y1, x2, y2 = clamp_box(box, width, height)
+        # In float32, as they are kept: a box can be too thin to have two sides there.
+        if not (np.float32(x1) < np.float32(x2) and np.float32(y1) < np.float32(y2)):
+            seen = f"bbox {row.get('bbox')} has no area inside the {width} x {height} image"
+            raise Fault(Kind.NO_AREA, seen)
+        area = as_number(row.get("area"))
+        if not (math.isfinite(area) and area > 0):
+            area = (box[2] - box[0]) * (box[3] - box[1])
+        crowd = as_number(row.get("iscrowd")) == 1 or as_number(row.get("ignore")) == 1
+        if not crowd and _reaches_outside(box, stated, width, height):
+            seen = f"bbox {row.get('bbox')} or its polygons reach outside the {width} x {height} image"
+            self._notes.append((Kind.CLIPPED, f"{name} of {picture}: {seen}; clipped at the border"))
+        corner = np.array((width, height), dtype=np.float32)
+        rings = tuple(np.minimum(np.maximum(ring, 0, out=ring), corner, out=ring) for ring in stated)
+        found = CocoObject(box, self.labels[category], area, crowd, rings, self._points(name, row))
+        # Not before it is sure that the object is kept: one that is left out is told once, for that.
+        for kind, note in self._notes:
+            self._tell(kind, note, name)
+        if row.get("segmentation") == []:
+            self.unfilled.append(name)
+        return found
+
+    def _box(self, name: str, stated: Any, rings: tuple[Float32, ...]) -> Box:
+        if stated is None and rings:
+            self._notes.append((Kind.NO_BOX, f"{name} has no bbox; the envelope of its polygons is taken"))
+            corners = np.concatenate(rings)
+            return tuple(map(float, (*corners.min(axis=0), *corners.max(axis=0))))  # type: ignore[return-value]
+        if not isinstance(stated, list) or len(stated) != 4:
+            raise Fault(Kind.MALFORMED, f"bbox {short(stated)} is not x, y, width, height")
+        x, y, w, h = map(as_number, stated)
+        if not all(map(math.isfinite, (x, y, x + w, y + h, w * h))):
+            raise Fault(Kind.NOT_FINITE, f"bbox {short(stated)} is not four finite numbers")
+        if w <= 0 or h <= 0:
+            raise Fault(Kind.NO_AREA, f"bbox {stated} has no positive width and height")
+        return x, y, x + w, y + h
+
+    def _rings(self, name: str, stated: Any) -> tuple[Float32, ...]:
+        if stated is None or stated == [] or isinstance(stated, dict):
+            return ()
+        if not isinstance(stated, list):
+            seen = f"segmentation {short(stated)} holds no polygon"
+            self._notes.append((Kind.POLYGON, f"{name}: {seen}; its box is kept"))
+            return ()
+        rings = []
+        for ring in stated:
+            try:
+                flat = np.array(ring, dtype=np.float32)
+                if flat.ndim != 1 or flat.size < 6 or flat.size % 2 or not np.isfinite(flat).all():
+                    raise ValueError
+            except (TypeError, ValueError):
+                seen = f"polygon {short(ring)} is not a list of three or more finite x, y pairs"
+                self._notes.append((Kind.POLYGON, f"{name}: {seen}; it is left out, its box is kept"))
+                continue
+            rings.append(flat.reshape(-1, 2))
+        return tuple(rings)
+
+    def _points(self, name: str, row: Row) -> NDArray[np.float64] | None:
+        stated = row.get("keypoints")
+        if self.count is None or not stated:
+            return None
+        if not isinstance(stated, list) or len(stated) != 3 * self.count:
+            seen = f"{len(stated)} numbers" if isinstance(stated, list) else short(stated)
+            wanted = f"not {3 * self.count} numbers; they are absent, its box is kept"
+            self._notes.append((Kind.KEY_POINTS, f"{name}: keypoints has {seen}, {wanted}"))
+            return None
+        points = np.array([as_number(value) for value in stated]).reshape(-1, 3)
+        bad = ~np.isfinite(points).all(axis=1) | ~np.isin(points[:, 2], (0, 1, 2))
+        if bad.any():
+            seen = f"keypoints {np.flatnonzero(bad).tolist()} are not finite x, y and visibility 0, 1 or 2"
+            self._notes.append((Kind.KEY_POINTS, f"{name}: {seen}; they are absent"))
+        points[bad | (points[:, 2] == 0)] = 0
+        return points
+
+
+def point_count(content: Row) -> tuple[int | None, list[int]]:
+    """Find the one number of key points that all objects of a json have.
+
+    Returns:
+        The number, or ``None`` where there is none; and all numbers that occur.
+    """
+    stated = [row["keypoints"] for row in content["annotations"] if isinstance(row, dict) and row.get("keypoints")]
+    named = {len(row["keypoints"]) for row in content["categories"] if isinstance(row.get("keypoints"), list)}
+    counts = sorted((named - {0}) or {len(flat) // 3 for flat in stated if isinstance(flat, list)}) if stated else []
+    return (counts[0] or None if len(counts) == 1 else None), counts
+
+
+def _reaches_outside(box: Box, rings: tuple[Float32, ...], width: int, height: int) -> bool:
+    """Whether more of an object is outside than rounding explains."""
+    margin = TOLERANCE * width, TOLERANCE * height
+    corners = np.concatenate([np.array(box).reshape(2, 2), *rings])
+    return bool((corners < (-margin[0], -margin[1])).any() or (corners > (width + margin[0], height + margin[1])).any())
