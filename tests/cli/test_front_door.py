@@ -36,7 +36,7 @@ def python(code: str, *argv: str) -> subprocess.CompletedProcess[str]:
         (["--version"], 0, f"lucid-core {__version__}\n"),
         (["plugins"], 0, ""),
         (["fitt"], 2, "lucid: error: no command is called 'fitt'; did you mean fit?"),
-        (["predct"], 2, "Commands are fit, validate, test, plugins."),
+        (["frobnicate"], 2, "Commands are fit, validate, test, "),
         (["--confg", "x"], 2, "no command is called '--confg'"),
     ],
 )
