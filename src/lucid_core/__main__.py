@@ -11,6 +11,7 @@ COMMANDS = {
     "fit": "train, validate after each epoch, and print the result; without arguments, train the demo",
     "validate": "measure a checkpoint on the validation images",
     "test": "measure a checkpoint on the test images",
+    "predict": "find objects in pictures: draw them, and write them as JSON",
     "plugins": "list the installed plugins",
 }
 
@@ -25,6 +26,7 @@ examples:
   lucid fit                                     train the demo (generated images, no download)
   lucid fit --config detect --data.root FOLDER  train on a COCO or YOLO folder
   lucid validate --ckpt_path RUN/checkpoints/best.ckpt
+  lucid predict RUN/checkpoints/best.ckpt FOLDER
 
 options:
   -h, --help  this text; `lucid <command> --help` lists the options of a command
@@ -49,6 +51,11 @@ def main() -> int:
         return 2
     if command == "plugins":
         return _list_plugins()
+
+    if command == "predict":
+        from lucid_core.prediction.command import main as predict
+
+        return predict(argv[1:])
 
     from lucid_core.cli import main as run
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Literal
+from typing import Any, Literal, Self, Unpack
 
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lucid_core.evaluation.evaluator import Decoder, Evaluator, detect
@@ -19,9 +19,11 @@ from lucid_core.memory_fill import KeepMemoryUnfilled
 from lucid_core.network.detector import Network
 from lucid_core.network.variants import Variant
 from lucid_core.objective.objective import Gains, Objective, progressive_weight
-from lucid_core.optim.build import OptimizerName, build_optimizer, settings_in_force
+from lucid_core.optim.build import OptimizerName, build_optimizer, warn_of_kept
 from lucid_core.optim.ema import AveragedNetwork, check_average
 from lucid_core.optim.schedule import schedule_of
+from lucid_core.prediction.load import TrainedOn, load_detector
+from lucid_core.prediction.predict import ImageDetections, Options, Picture, predict
 from lucid_core.seams import seam
 from lucid_core.types import Batch, Detections
 from lucid_core.weights import start_from
@@ -97,6 +99,7 @@ class Detector(LightningModule):
             start_from(weights, self.network, variant, class_names)
         self.objective = Objective(Gains(box_gain, cls_gain, l1_gain))
         self.evaluator: Evaluator | None = None
+        self.trained_on = TrainedOn()
         self._average: AveragedNetwork | None = None
         self._average_state: dict[str, Any] | None = None
 
@@ -156,23 +159,19 @@ class Detector(LightningModule):
 
     def on_fit_start(self) -> None:
         self._renew_average()
+        self.trained_on = self.trained_on.updated(getattr(self.trainer, "datamodule", None))
 
     def on_train_start(self) -> None:
         # Also here, because Lightning leaves out on_train_epoch_start when it resumes in the middle of an epoch.
         self._write_weight()
-        in_force = settings_in_force(self.trainer.optimizers[0])
-        kept = {name: value for name, value in in_force.items() if value != self.hparams[name]}
-        if kept:
-            rank_zero_warn(
-                f"{', '.join(f'{name} {value:g}' for name, value in kept.items())} of the checkpoint stay in force: "
-                f"{', '.join(f'model.{name}={self.hparams[name]:g}' for name in kept)} has no effect on a resumed run"
-            )
+        warn_of_kept(self.trainer.optimizers[0], self.hparams)
 
     def on_train_epoch_start(self) -> None:
         self._write_weight()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["ema"] = self.average.state_dict()
+        checkpoint["trained_on"] = self.trained_on.state_dict()
         # It is complete without the file it was started from, which may be gone when it is loaded.
         checkpoint["hyper_parameters"]["weights"] = None
 
@@ -185,6 +184,7 @@ class Detector(LightningModule):
                 f"and these are {len(given)} ({shorten(', '.join(given), 60)}): name the data set it was trained on"
             )
         self._average, self._average_state = None, checkpoint.get("ema")
+        self.trained_on = TrainedOn.of(checkpoint.get("trained_on"))
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load weights; the average starts anew from them, unless the checkpoint brings its own."""
@@ -218,7 +218,16 @@ class Detector(LightningModule):
         start, end = self.hparams["alpha_start"], self.hparams["alpha_end"]
         self.objective.write_scalars(progressive_weight(self.current_epoch, self._epochs(), start, end))
 
-    # Evaluation
+    # Prediction and evaluation
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, device: str | torch.device = "auto") -> Self:
+        """Load a trained detector. ``auto`` is the first GPU, else the CPU; a ``ValueError`` says what does not fit."""
+        return load_detector(cls, Path(path), device)
+
+    def predict(self, images: Picture | Sequence[Picture], **options: Unpack[Options]) -> list[ImageDetections]:
+        """Find the objects in pictures, as :func:`lucid_core.prediction.predict.predict` describes."""
+        return predict(self, images, **options)
 
     def forward(self, images: Tensor) -> Detections:
         """Detect objects with the averaged weights and the first decoder.

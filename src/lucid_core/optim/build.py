@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn, optim
 
 from lucid_core.optim.musgd import MuSGD
 
-__all__ = ["OptimizerName", "build_optimizer", "settings_in_force"]
+__all__ = ["OptimizerName", "build_optimizer", "warn_of_kept"]
 
 OptimizerName = Literal["musgd", "sgd", "adamw"]
 
@@ -41,11 +42,22 @@ def build_optimizer(
     return optim.AdamW(groups, lr=lr, betas=(momentum, 0.999))
 
 
-def settings_in_force(optimizer: optim.Optimizer) -> dict[str, float]:
-    """Return the learning rate before its schedule, the momentum and the decay that an optimizer works with."""
+def warn_of_kept(optimizer: optim.Optimizer, asked: Mapping[str, float]) -> None:
+    """Warn of settings that a resumed optimizer brought along and that are not those asked for.
+
+    Args:
+        optimizer: One that :func:`build_optimizer` made.
+        asked: ``lr``, ``momentum`` and ``weight_decay``, among others.
+    """
     group = optimizer.param_groups[0]
-    return {
+    in_force = {
         "lr": group.get("initial_lr", group["lr"]),
         "momentum": group["betas"][0] if "betas" in group else group["momentum"],
         "weight_decay": group["weight_decay"],
     }
+    kept = {name: value for name, value in in_force.items() if value != asked[name]}
+    if kept:
+        rank_zero_warn(
+            f"{', '.join(f'{name} {value:g}' for name, value in kept.items())} of the checkpoint stay in force: "
+            f"{', '.join(f'model.{name}={asked[name]:g}' for name in kept)} has no effect on a resumed run"
+        )

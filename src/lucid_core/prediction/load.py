@@ -1,0 +1,110 @@
+"""A detector from its checkpoint, on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from lucid_core.module import Detector
+
+    AnyDetector = TypeVar("AnyDetector", bound=Detector)
+
+__all__ = ["TrainedOn", "load_detector", "pick_device"]
+
+
+class TrainedOn(NamedTuple):
+    """What prediction has to know of the data that a detector was trained on.
+
+    Attributes:
+        image_size: Side of the network's input in pixels.
+        category_ids: Ids of the classes in result files, in label order; none where the data have no ids.
+    """
+
+    image_size: int | None = None
+    category_ids: tuple[int, ...] = ()
+
+    def updated(self, data: object) -> TrainedOn:
+        """Return what a data module says, and where it says nothing, what is known."""
+        size = getattr(data, "image_size", self.image_size)
+        return TrainedOn(size, tuple(getattr(data, "category_ids", self.category_ids)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it in plain types, for a checkpoint."""
+        return {"image_size": self.image_size, "category_ids": list(self.category_ids)}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any] | None) -> TrainedOn:
+        """Make it from what :meth:`state_dict` gave, or from nothing."""
+        state = state or {}
+        return cls(state.get("image_size"), tuple(state.get("category_ids", ())))
+
+
+def load_detector(kind: type[AnyDetector], path: Path, device: str | torch.device) -> AnyDetector:
+    """Make a detector from a checkpoint, ready to predict.
+
+    Args:
+        kind: Its class.
+        path: The checkpoint. Only tensors and plain values are read from it, no code.
+        device: See :func:`pick_device`.
+
+    Raises:
+        ValueError: The file is no checkpoint of a detector, or there is no such device. FileNotFoundError: No file.
+    """
+    where = pick_device(device)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint; a run keeps its own in RUN/checkpoints")
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    # Foreign bytes raise whatever the reader stumbles on, and torch explains at length how to run their code.
+    except Exception as error:
+        raise ValueError(f"{path} is no checkpoint of lucid-core: it cannot be read ({_cause(error)})") from error
+    settings = held.get("hyper_parameters") if isinstance(held, Mapping) else None
+    if not isinstance(settings, Mapping) or "class_names" not in settings or "state_dict" not in held:
+        content = ", ".join(map(str, list(held)[:5])) if isinstance(held, Mapping) else f"a {type(held).__name__}"
+        raise ValueError(f"{path} is no checkpoint of lucid-core, but of another program: it holds {content}")
+    try:
+        # What starts with an underscore is Lightning's own note.
+        detector = kind(**{name: value for name, value in settings.items() if not name.startswith("_")})
+        detector.on_load_checkpoint(held)
+        detector.load_state_dict(held["state_dict"])
+        detector.eval().to(where)
+        if where.type == "cuda":
+            detector.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # Loads the averaged weights, where they do not fit, too.
+        _ = detector.average
+    except (TypeError, KeyError, AttributeError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"{path} is a checkpoint of another version of lucid-core or of another model: {_cause(error)}"
+        ) from error
+    return detector
+
+
+def pick_device(name: str | torch.device) -> torch.device:
+    """Return the device of that name.
+
+    Args:
+        name: ``auto`` for the first GPU, else the CPU; ``cpu``, ``cuda``, ``cuda:1``, ``mps`` and what else torch has.
+
+    Raises:
+        ValueError: This machine has no such device.
+    """
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    present = ["cpu"]
+    if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        count = torch.accelerator.device_count()
+        present += [accelerator.type, *(f"{accelerator.type}:{index}" for index in range(count))]
+    if str(name) not in present:
+        raise ValueError(f"device {str(name)!r} is not on this machine; there are auto, {', '.join(present)}")
+    return torch.device(name)
+
+
+def _cause(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0].strip()
+    return first[:120] or type(error).__name__
