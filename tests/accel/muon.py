@@ -10,10 +10,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lucid_accel import Acceleration
+from lucid_core import seams
 from lucid_core.optim.musgd import MuSGD
 from tests.accel.conftest import Act, Net
 
-__all__ = ["Apart", "Muon", "at", "counted", "of"]
+__all__ = ["Apart", "Muon", "at", "counted", "given_back", "of"]
 
 
 def warm_up_and_decay(step: int) -> float:
@@ -53,3 +54,9 @@ def of(module: LightningModule) -> MuSGD:
 def at(*steps: int, do: Callable[[Any], Any]) -> Callable[[], list[Callback]]:
     """Callbacks that do something before these batches."""
     return lambda: [Act("on_train_batch_start", step, lambda _, module: do(module)) for step in steps]
+
+
+def given_back(module: LightningModule) -> bool:
+    """Whether nobody holds a seam of this run."""
+    optimizers = module.trainer.optimizers if module._trainer is not None else []
+    return not seams._held.get(module) and not any(seams._bound.get(optimizer) for optimizer in optimizers)

@@ -19,7 +19,7 @@ from lucid_accel.testing import assert_parity, run
 from lucid_core import seams
 from lucid_core.optim.musgd import MuSGD
 from tests.accel.conftest import Act, batches, fit, warned
-from tests.accel.muon import Muon, at, counted, of
+from tests.accel.muon import Muon, at, counted, given_back, of
 from tests.accel.pair import nothing_old_to_collect  # noqa: F401
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
@@ -84,7 +84,7 @@ def test_or_stops_the_run_and_leaves_gradients_and_momentum(tape: None, failing:
     assert after.keys() == notes[0].keys()
     assert all(torch.equal(after[name], x) for name, x in notes[0].items())
     assert gc.isenabled()
-    assert not any(seams._held.values()) and not any(seams._bound.values())
+    assert given_back(module)
 
 
 @both_replays
@@ -97,8 +97,8 @@ def test_an_exception_in_the_middle_gives_everything_back_and_a_second_fit_repla
 
     accelerated = replay(strict=True)
     with pytest.raises((error, SystemExit)):
-        fit([accelerated, *at(6, do=stop)()], Muon())
-    assert not any(seams._held.values()) and not any(seams._bound.values())
+        fit([accelerated, *at(6, do=stop)()], module := Muon())
+    assert given_back(module)
     assert gc.isenabled()
     assert accelerated._router is None and accelerated._taken is None
     assert_parity(Muon, batches, [accelerated])

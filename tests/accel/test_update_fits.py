@@ -15,11 +15,10 @@ from torch.utils.data import DataLoader
 
 from lucid_accel import OrthogonalizationReplay, UpdateReplay
 from lucid_accel.testing import assert_parity, tiny_batches, tiny_detector
-from lucid_core import seams
 from lucid_core.optim.musgd import MuSGD
 from lucid_core.seams import SeamConflict
 from tests.accel.conftest import Validated, batches, fit, trainer_for, warned
-from tests.accel.muon import Apart, Muon, at, counted, of
+from tests.accel.muon import Apart, Muon, at, counted, given_back, of
 from tests.accel.pair import nothing_old_to_collect  # noqa: F401
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
@@ -192,8 +191,8 @@ def test_a_number_of_iterations_that_is_none_raises_the_native_error(tape: None,
         of(module).param_groups[0]["ns_steps"] = 5.0
 
     with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
-        fit([replay(), *at(6, do=broken)()], Muon())
-    assert not any(seams._bound.values())
+        fit([replay(), *at(6, do=broken)()], module := Muon())
+    assert given_back(module)
 
 
 def test_it_is_suspended_and_resumed(tape: None) -> None:
@@ -222,10 +221,10 @@ def test_an_exchanged_optimizer_retires_at_the_next_epoch(tape: None) -> None:
 def test_the_two_are_refused_together_by_name_and_path(tape: None) -> None:
     for order in ([UpdateReplay(), OrthogonalizationReplay()], [OrthogonalizationReplay(), UpdateReplay()]):
         with pytest.raises(SeamConflict) as caught:
-            fit(order, Muon())
+            fit(order, module := Muon())
         for word in ("UpdateReplay", "OrthogonalizationReplay", "update.prepare", "update.prepare.orthogonalize"):
             assert word in str(caught.value)
-        assert not any(seams._held.values()) and not any(seams._bound.values())
+        assert given_back(module)
 
 
 @both_replays
