@@ -11,6 +11,7 @@ COMMANDS = {
     "fit": "train, validate after each epoch, and print the result; without arguments, train the demo",
     "validate": "measure a checkpoint on the validation images",
     "test": "measure a checkpoint on the test images",
+    "data": "check a data set: what it holds, and every fault in it",
     "predict": "find objects in pictures: draw them, and write them as JSON",
     "plugins": "list the installed plugins",
 }
@@ -24,7 +25,8 @@ commands:
 
 examples:
   lucid fit                                     train the demo (generated images, no download)
-  lucid fit --config detect --data.root FOLDER  train on a COCO or YOLO folder
+  lucid data check FOLDER                       look a COCO or YOLO folder over
+  lucid fit --config detect --data.root FOLDER  train on it
   lucid validate --ckpt_path RUN/checkpoints/best.ckpt
   lucid predict RUN/checkpoints/best.ckpt FOLDER
 
@@ -35,7 +37,7 @@ options:
 
 
 def main() -> int:
-    """Run the command line and return its exit status: 0 done, 1 failed, 2 not understood."""
+    """Run the command line and return its exit status: 0 done, 1 failed, 2 not understood; `data` has more of them."""
     argv = sys.argv[1:]
     command = argv[0] if argv else "--help"
     if command in ("-h", "--help"):
@@ -51,6 +53,10 @@ def main() -> int:
         return 2
     if command == "plugins":
         return _list_plugins()
+    if command == "data":
+        from lucid_core.data.command import main as data
+
+        return data(argv[1:])
 
     if command == "predict":
         from lucid_core.prediction.command import main as predict
