@@ -6,6 +6,7 @@ import copy
 import json
 import multiprocessing
 import pickle
+import shutil
 import signal
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from PIL import Image
 
 from lucid_core.data.augment import Augmenter, Recipe
 from lucid_core.data.module import DataModule
@@ -23,6 +25,7 @@ from lucid_core.data.shapes import CLASSES, write_shapes
 from lucid_core.data.types import DataError
 
 from .test_loader import hashes
+from .test_structure import broken_inside
 
 TRAIN, BATCH = 22, 4
 STEPS = 6
@@ -219,6 +222,83 @@ def test_problems_are_told_once_and_all_of_them_are_kept(shapes: Path, tmp_path:
     assert told[0].count("annotation 100") == 3 and "... and 12 more" in told[0]
     kept = (tmp_path / "problems-train.txt").read_text()
     assert len(data.train_set.problems) == 15 and all(str(problem) in kept for problem in data.train_set.problems)
+
+
+@pytest.fixture
+def own(shapes: Path, tmp_path: Path) -> Path:
+    """A copy of the data set, to be damaged."""
+    return Path(shutil.copytree(shapes, tmp_path / "own"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_fit_goes_on_without_the_pictures_that_cannot_be_decoded(own: Path, tmp_path: Path, workers: int) -> None:
+    pictures = sorted((own / "train").iterdir())
+    whole = pictures[0].read_bytes()
+    damaged = {0: b"", 1: b"<html>Not found</html>", 2: whole[: len(whole) // 2], 3: whole[:60], 4: whole[:-30]}
+    for i, content in damaged.items():
+        pictures[i].write_bytes(content)
+    seen, data = Seen(), module(own, workers=workers)
+    with pytest.warns(UserWarning, match="5 x picture unreadable") as caught:
+        trainer(tmp_path, max_epochs=1).fit(seen, data)
+    told = [str(warning.message) for warning in caught if "unreadable" in str(warning.message)]
+    assert len(told) == 1 and "... and 2 more" in told[0]
+    assert all(pictures[i].name in told[0] for i in range(3)) and pictures[4].name not in told[0]
+    assert sum(len(batch) for _, batch in seen.train_seen) == TRAIN - 5
+    assert not multiprocessing.active_children()
+
+
+def test_damage_that_only_decoding_shows_ends_a_fit_in_one_line_that_names_the_file(own: Path, tmp_path: Path) -> None:
+    path = min((own / "train").iterdir())
+    path.write_bytes(broken_inside(path.read_bytes()))
+    with pytest.raises(DataError, match=path.name) as caught:
+        trainer(tmp_path, max_epochs=1).fit(Seen(), module(own, workers=2))
+    assert "\n" not in str(caught.value)
+    assert not multiprocessing.active_children()
+
+
+def test_a_second_fit_in_one_process_sees_labels_and_pictures_as_they_are_now(own: Path, tmp_path: Path) -> None:
+    data = module(own)
+
+    def again() -> Seen:
+        seen = Seen()
+        trainer(tmp_path, max_epochs=1).fit(seen, data)
+        return seen
+
+    before = again().train_seen
+    file, picture = own / "annotations/instances_train.json", min((own / "train").iterdir())
+    content = json.loads(file.read_text())
+    row = content["annotations"][0]
+    row["category_id"] = row["category_id"] % 5 + 1
+    file.write_text(json.dumps(content))
+    relabelled = again().train_seen
+    assert data.train_set.records[0].truth.labels[0] == row["category_id"] - 1
+    assert relabelled != before
+    pixels = np.asarray(Image.open(picture)).copy()
+    pixels[::2] = 255 - pixels[::2]
+    Image.fromarray(pixels).save(picture)
+    repainted = again().train_seen
+    assert repainted != relabelled
+    fresh = fit(Path(shutil.copytree(own, tmp_path / "fresh")), tmp_path, max_epochs=1)
+    assert repainted == fresh.train_seen
+    picture.write_bytes(b"")
+    with pytest.warns(UserWarning, match="1 x picture unreadable"):
+        again()
+
+
+@pytest.mark.parametrize("names", [CLASSES[:3], (*CLASSES, "more"), CLASSES[::-1]])
+def test_a_model_of_other_classes_is_refused_before_the_first_batch(
+    shapes: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    class Named(Seen):
+        def __init__(self, class_names: tuple[str, ...]) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    seen = Named(names)
+    with pytest.raises(DataError, match=rf"the data has 5 classes \(.*the model has {len(names)} \("):
+        trainer(tmp_path, max_epochs=1).fit(seen, module(shapes))
+    assert seen.train_seen == []
+    trainer(tmp_path, max_epochs=1).fit(Named(CLASSES), module(shapes))
 
 
 def test_pictures_of_a_stated_recipe_reach_the_samples(shapes: Path) -> None:

@@ -252,3 +252,59 @@ def test_a_file_that_is_no_data_yaml_is_refused(tmp_path: Path, content: bytes) 
 def test_names_may_be_a_mapping_in_any_order(data: Yolo) -> None:
     data.config |= {"names": {1: "dog", 0: "cat"}, "nc": 2}
     assert data.read().class_names == ("cat", "dog")
+
+
+def test_entries_that_lead_out_of_the_data_set_are_refused(data: Yolo, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    outside = str(tmp_path / "images/train")
+    for entry in ("../images/train", outside):
+        (inner / "data.yaml").write_text(f"names: [cat, dog]\ntrain: {entry}\n")
+        with pytest.raises(DataError, match=r"leads out of the data set.*'path'"):
+            read_yolo(inner / "data.yaml", "train")
+    for path in ("..", str(tmp_path)):
+        (inner / "data.yaml").write_text(f"names: [cat, dog]\npath: {path}\ntrain: {outside}\n")
+        assert len(read_yolo(inner / "data.yaml", "train")) == 3
+
+
+def test_listed_pictures_outside_the_data_set_are_not_read(tmp_path: Path) -> None:
+    data = Yolo(tmp_path / "set")
+    inside = data.picture("0.png", "0 0.5 0.5 0.25 0.5")
+    Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "secret.png")
+    rows = ["images/0.png", "../secret.png", str(tmp_path / "secret.png"), "images/../../secret.png", "..\\secret.png"]
+    (tmp_path / "set/train.txt").write_text("\n".join(rows))
+    data.config["train"] = "train.txt"
+    read = data.read()
+    assert [record.image for record in read.records] == [inside]
+    assert [problem.where for problem in read.problems] == [f"line {i}" for i in (2, 3, 4, 5)]
+    assert {problem.kind for problem in read.problems[:3]} == {Kind.PICTURE_OUTSIDE}
+
+
+def test_links_are_followed_and_those_that_lead_nowhere_or_round_are_not(tmp_path: Path) -> None:
+    data = Yolo(tmp_path / "set")
+    image = data.picture("train/0.png", "0 0.5 0.5 0.25 0.5")
+    Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "elsewhere.png")
+    (image.parent / "1.png").symlink_to(tmp_path / "elsewhere.png")
+    (image.parent / "2.png").symlink_to(tmp_path / "gone.png")
+    (image.parent / "round").symlink_to(image.parent)
+    read = data.read()
+    assert [record.image.name for record in read.records] == ["0.png", "1.png"]
+    assert [(one.kind, one.file.name) for one in read.problems] == [(Kind.PICTURE_MISSING, "2.png")]
+
+
+def test_only_folders_of_the_data_set_are_taken_for_images(tmp_path: Path) -> None:
+    folder = tmp_path / "images/set/photos"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (WIDTH, HEIGHT)).save(folder / "a.png")
+    (folder / "a.txt").write_text("0 0.5 0.5 0.25 0.5")
+    (tmp_path / "labels/set/photos").mkdir(parents=True)
+    (tmp_path / "labels/set/photos/a.txt").write_text("0 0.5 0.5 0.1 0.1\n" * 2)
+    (tmp_path / "images/set/data.yaml").write_text("names: [cat]\ntrain: photos\n")
+    assert len(read_yolo(tmp_path / "images/set/data.yaml", "train").records[0].instances) == 1
+
+
+def test_rows_that_repeat_are_told_and_kept(data: Yolo) -> None:
+    data.picture("train/0.png", "0 0.5 0.5 0.25 0.5\n" * 3)
+    read = data.read()
+    assert len(read.records[0].instances) == 3
+    assert [problem.kind for problem in read.problems] == [Kind.REPEATED_OBJECT] and "2 boxes" in str(read.problems[0])
