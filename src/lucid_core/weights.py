@@ -87,7 +87,11 @@ def read_weights(file: str) -> Weights:
         state = {name.removeprefix(PREFIX): t for name, t in state.items() if name.startswith(PREFIX)}
     average = _tensors(_mapping(held.get("ema")).get("tensors"))
     settings = _mapping(held.get("hyper_parameters"))
-    return Weights(state | average, bool(average), settings.get("variant"), tuple(settings.get("class_names") or ()))
+    tensors = state | average
+    broken = next((name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None)
+    if broken is not None:
+        raise ValueError(f"model.weights {file} holds values that are not finite, in {broken}: take an earlier one")
+    return Weights(tensors, bool(average), settings.get("variant"), tuple(settings.get("class_names") or ()))
 
 
 def fit_weights(network: nn.Module, weights: Weights, class_names: Sequence[str]) -> tuple[int, list[str]]:
