@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_warn
+from numpy.typing import NDArray
 
 from lucid_core.data.loader import TrainLoader
 from lucid_core.evaluation.evaluator import Evaluator
@@ -48,13 +50,14 @@ class Pictures(Callback):
         self.tiles = tiles
         self._folder: Path | None = None
         self._validations = 0
+        self._drawn_at = -1
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the run folder, in all processes, since they have to agree on it."""
         draws = self.every and trainer.loggers and not trainer.fast_dev_run  # type: ignore[attr-defined]
         folder = trainer.log_dir if draws else None
         self._folder = Path(folder) if folder and trainer.is_global_zero else None
-        self._validations = 0
+        self._validations, self._drawn_at = 0, -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the first training batch."""
@@ -80,7 +83,8 @@ class Pictures(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the curves to their end, also of a run that never validated."""
-        self._draw_curves(trainer)
+        if self._drawn_at != trainer.global_step:
+            self._draw_curves(trainer)
 
     def _draw_detections(self, module: LightningModule, name: str) -> None:
         evaluator = getattr(module, "evaluator", None)
@@ -88,24 +92,24 @@ class Pictures(Callback):
             self._draw(name, validation, evaluator.first, self.tiles // 2)
 
     def _draw_curves(self, trainer: Trainer) -> None:
-        metrics = [Path(logger.log_dir, "metrics.csv") for logger in trainer.loggers if isinstance(logger, CSVLogger)]
-        if metrics:
-            self._try(lambda folder: draw_curves(read_metrics(metrics[0]), folder / "curves.png"))
+        self._drawn_at = trainer.global_step
+        for logger in trainer.loggers:
+            if isinstance(logger, CSVLogger):
+                self._draw("curves.png", _curves, Path(logger.log_dir, "metrics.csv"))
+                return
 
-    def _draw(self, name: str, make: Callable[..., Any], *args: Any) -> None:
-        def draw(folder: Path) -> None:
-            picture = make(*args)
-            if picture is not None:
-                save(picture, folder / name)
-
-        self._try(draw)
-
-    def _try(self, draw: Callable[[Path], Any]) -> None:
+    def _draw(self, name: str, make: Callable[..., NDArray[np.uint8] | None], *args: Any) -> None:
         if self._folder is None:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            draw(self._folder)
+            picture = make(*args)
+            if picture is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                save(picture, self._folder / name)
         except Exception as error:
-            rank_zero_warn(f"no more pictures of this run: {type(error).__name__}: {error}")
+            rank_zero_warn(f"no more pictures of this run, since {name} failed: {type(error).__name__}: {error}")
             self._folder = None
+
+
+def _curves(metrics: Path) -> NDArray[np.uint8] | None:
+    return draw_curves(read_metrics(metrics))

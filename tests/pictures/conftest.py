@@ -1,0 +1,3 @@
+from tests.training.conftest import fit, shapes
+
+__all__ = ["fit", "shapes"]
