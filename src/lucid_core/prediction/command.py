@@ -146,9 +146,9 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, files: Sequ
         print(json.dumps(output.results))
     counts = ", ".join(f"{name} {number}" for name, number in output.objects.most_common(10))
     skipped = len(output.skipped)
-    summary = f"{len(files) - skipped} pictures, {len(output.results)} objects{f' ({counts})' if counts else ''}"
+    summary = f"pictures: {len(files) - skipped}, objects: {len(output.results)}{f' ({counts})' if counts else ''}"
     if skipped:
-        summary += f"; {skipped} pictures could not be read and were skipped"
+        summary += f"; could not be read and were skipped: {skipped}"
     print(summary, file=sys.stderr if asked.json else sys.stdout)
     if folder is not None:
         print(f"The results are in {folder}")

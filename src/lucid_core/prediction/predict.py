@@ -119,7 +119,7 @@ def stream(
     Raises:
         ValueError: An option is out of its range; before the first picture is asked for.
     """
-    size = image_size or detector.trained_on.image_size
+    size = detector.trained_on.image_size if image_size is None else image_size
     if size is None:
         raise ValueError("the checkpoint does not say at what image_size the detector was trained: give image_size")
     for name, value, holds, wanted in (
