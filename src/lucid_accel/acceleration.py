@@ -58,6 +58,7 @@ class _Fit:
     batch: int = -1
     called_now: bool = False
     replayed_now: bool = False
+    setup_now: bool = False
     reported: bool = False
     tally: Tally = field(default_factory=Tally)
     clock: FitClock = field(default_factory=FitClock)
@@ -146,7 +147,7 @@ class Acceleration(Callback, ABC):
 
     def replayed(self) -> None:
         """Count a call that was not native."""
-        self._fit.tally.replayed += 1
+        self._fit.tally.replay(not self._fit.replayed_now)
         self._fit.called_now = self._fit.replayed_now = True
 
     def recorded(self, reserved: int = 0) -> None:
@@ -161,6 +162,7 @@ class Acceleration(Callback, ABC):
     def spent(self, seconds: float) -> None:
         """Note time spent on recording or proving."""
         self._fit.tally.setup_seconds += seconds
+        self._fit.setup_now = True
 
     def rearmed(self, why: str) -> None:
         """Note that recordings were dropped and will be made again."""
@@ -209,7 +211,7 @@ class Acceleration(Callback, ABC):
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Count."""
         self._fit.batch += 1
-        self._fit.called_now = self._fit.replayed_now = False
+        self._fit.called_now = self._fit.replayed_now = self._fit.setup_now = False
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Count a step after retirement; the first acceleration of the run takes the time for all."""
@@ -218,7 +220,7 @@ class Acceleration(Callback, ABC):
             self.native(Reason.RETIRED)
         party = _party(trainer)
         if party[0] is self:
-            self._fit.clock.step(any(other._fit.replayed_now for other in party))
+            self._fit.clock.step(any(x._fit.replayed_now for x in party), any(x._fit.setup_now for x in party))
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Give everything back, before Lightning moves the model; the last acceleration reports for all."""
@@ -264,8 +266,7 @@ class Acceleration(Callback, ABC):
         rank_zero_warn(f"{self.owner} is {what}{sequel}: {why}", category=AccelerationWarning)
 
     def _mind_idleness(self) -> None:
-        ready = self._fit.state in (State.ARMED, State.RECORDED)
-        if ready and self.batches and not self._fit.tally.replayed:
+        if self.state in (State.ARMED, State.RECORDED) and self.batches and not self.tally.replayed:
             self._say("idle", idleness(self), False, None)
 
     def _report(self, trainer: pl.Trainer) -> None:

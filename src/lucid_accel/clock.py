@@ -25,10 +25,15 @@ class FitClock:
         self._replayed: deque[float] = deque(maxlen=_KEPT)
         self._replays = 0
 
-    def step(self, replayed: bool) -> None:
-        """A training batch ended, in which something was replayed or nothing was."""
+    def step(self, replayed: bool, setup: bool = False) -> None:
+        """A training batch ended, in which something was replayed or nothing was.
+
+        Args:
+            replayed: Something was.
+            setup: Something was recorded or proven too, so that the time tells of no kind of step.
+        """
         now = time.perf_counter()
-        if self._last is not None:
+        if self._last is not None and not setup:
             (self._replayed if replayed else self._native).append(now - self._last)
         self._last = now
         self._replays += replayed

@@ -88,7 +88,7 @@ def render(report: dict[str, Any]) -> str:
         native = ", ".join(f"{n} {reason}" for reason, n in row["native"].items() if reason != "eval")
         equal = f"bytes proven equal {row['proofs']}x" if row["proofs"] else "bytes not compared"
         lines.append(
-            f"  {row['name']}: {row['replayed']} of {row['steps']} steps replayed"
+            f"  {row['name']}: {row['replayed_steps']} of {row['steps']} steps replayed"
             + (f", native: {native}" if native else "")
         )
         lines.append(

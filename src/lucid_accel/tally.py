@@ -17,6 +17,7 @@ class Tally:
 
     Attributes:
         replayed: Calls of the seam that were replayed.
+        replayed_steps: Training batches with such a call: a step may have several.
         native: Calls that were native, by reason.
         first: Number of the first training batch of each reason, from 0.
         proofs: How often a replay was shown to have the bytes of the native run.
@@ -26,12 +27,18 @@ class Tally:
     """
 
     replayed: int = 0
+    replayed_steps: int = 0
     native: Counter[Reason] = field(default_factory=Counter)
     first: dict[Reason, int] = field(default_factory=dict)
     proofs: int = 0
     rearmed: list[str] = field(default_factory=list)
     setup_seconds: float = 0.0
     reserved: int = 0
+
+    def replay(self, first: bool) -> None:
+        """Count a replayed call, the first one of its training batch or a further one."""
+        self.replayed += 1
+        self.replayed_steps += first
 
     def count(self, reason: Reason, batch: int) -> None:
         """Count a native call in the training batch number ``batch``."""
@@ -46,6 +53,7 @@ class Tally:
         """Return plain values for a report."""
         return {
             "replayed": self.replayed,
+            "replayed_steps": self.replayed_steps,
             "native": {str(reason): n for reason, n in sorted(self.native.items())},
             "first_batch": {str(reason): n for reason, n in sorted(self.first.items())},
             "proofs": self.proofs,

@@ -75,8 +75,8 @@ class Pair:
         self.native, self.behind = self.optimizers
         self.notes = Notes()
         self.engine = engine(torch.device("cpu"))
-        self.routine = Routine(self.engine, self.notes, proof)
         self._replay = replay()
+        self.routine = Routine(self.engine, self.notes, proof, self._replay.lend)
         self._replay._taken = self.behind
         (path,) = self._replay.claims
         self._scope = nn.Module()

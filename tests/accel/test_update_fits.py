@@ -56,11 +56,19 @@ def test_without_proof(tape: None, replay: Any) -> None:
     assert counted(accelerations[0]) == {"replayed": 14, "warmup": 2}
 
 
-@both_replays
-def test_two_groups(tape: None, replay: Any) -> None:
+@pytest.mark.parametrize(
+    ("replay", "counts"),
+    [
+        (UpdateReplay, {"replayed": 2 * 21, "warmup": 2 * 3}),
+        # The second set of stacks looks to it like another shape of the first one.
+        (OrthogonalizationReplay, {"replayed": 21 + 14, "warmup": 3 + 2, "shape": 8}),
+    ],
+)
+def test_two_groups(tape: None, replay: Any, counts: dict[str, int]) -> None:
     accelerations = [replay(strict=True)]
     assert_parity(Apart, batches, accelerations, max_epochs=3)
-    assert accelerations[0].tally.replayed == 21 + 14
+    assert counted(accelerations[0]) == counts
+    assert accelerations[0].tally.replayed_steps == 21
 
 
 @both_replays

@@ -105,6 +105,35 @@ def test_the_rate_and_the_decay_change_at_every_step(replay: Any) -> None:
         assert pair.step() == ["replay", "replay"]
 
 
+def test_an_attribute_that_a_subclass_reads_is_watched() -> None:
+    class Scaled(MuSGD):
+        scale = 1.0
+
+        def orthogonalize(self, stacks: Sequence[Tensor], steps: int) -> list[Tensor]:
+            return [x * self.scale for x in super().orthogonalize(stacks, steps)]
+
+    pair = replaying(kind=Scaled)
+    assert pair.step() == ["replay"]
+    for optimizer in pair.optimizers:
+        optimizer.scale = 2.0  # type: ignore[attr-defined]
+    assert pair.step() == ["scalars"]
+
+
+def test_more_groups_than_signatures_are_kept_of_one() -> None:
+    pair = replaying(*[((3, size), (size,)) for size in range(4, 16)])
+    assert pair.step() == ["replay"] * 12
+
+
+def test_results_are_lent_to_the_update_and_owned_elsewhere() -> None:
+    for replay, lent in ((UpdateReplay, True), (OrthogonalizationReplay, False)):
+        pair = replaying(replay=replay)
+        results = []
+        recording = next(family.recorded()[0][1] for family in pair.routine._families.values())
+        for _ in range(2):
+            results.append(recording([torch.randn_like(x) for x in recording._inputs.slots])[0])
+        assert (results[0].data_ptr() == results[1].data_ptr()) is lent
+
+
 def test_a_rate_that_was_recorded_would_be_seen() -> None:
     class Baked(MuSGD):
         """The rate enters the update: what a recording must not freeze."""
@@ -271,18 +300,39 @@ def test_gradients_that_share_memory_with_each_other_are_replayed_alike() -> Non
     assert [pair.step(sharing) for _ in range(3)] == [["replay"]] * 3
 
 
-@pytest.mark.parametrize("what", ["momentum", "parameter"])
-def test_a_gradient_that_is_the_momentum_or_the_parameter_is_native(what: str) -> None:
-    pair = replaying()
+def lying(pair: Any, find: Callable[[MuSGD, nn.Parameter], Tensor]) -> Callable[[Sequence[nn.Parameter]], list[Tensor]]:
+    """Make gradients, one of which is found in the memory of the optimizer that it is for."""
 
-    def own(params: Sequence[nn.Parameter]) -> list[Tensor]:
+    def made(params: Sequence[nn.Parameter]) -> list[Tensor]:
         optimizer = pair.native if params[0] is parameters(pair.native)[0] else pair.behind
-        gradients = noise(params)
-        gradients[2] = optimizer.state[params[2]]["momentum"] if what == "momentum" else params[2].detach()
-        return gradients
+        return [
+            find(optimizer, x) if i == 2 else gradient
+            for i, (x, gradient) in enumerate(zip(params, noise(params), strict=True))
+        ]
 
-    assert pair.step(own) == ["alias"]
+    return made
+
+
+def test_a_gradient_that_is_the_momentum_is_native() -> None:
+    pair = replaying()
+    assert pair.step(lying(pair, lambda optimizer, x: optimizer.state[x]["momentum"])) == ["alias"]
     assert pair.step() == ["replay"]
+
+
+def test_a_gradient_that_begins_inside_a_momentum_is_native() -> None:
+    pair = replaying(((64,), (8,), (8,)))
+
+    def inside(optimizer: MuSGD, x: nn.Parameter) -> Tensor:
+        whole: Tensor = optimizer.state[parameters(optimizer)[0]]["momentum"]
+        return whole[16:24]
+
+    assert pair.step(lying(pair, inside)) == ["alias"]
+    assert pair.step() == ["replay"]
+
+
+def test_a_gradient_that_is_the_parameter_is_replayed_alike() -> None:
+    pair = replaying()
+    assert pair.step(lying(pair, lambda optimizer, x: x.detach())) == ["replay"]
 
 
 def test_sparse_gradients_raise_the_native_error() -> None:

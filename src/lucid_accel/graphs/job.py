@@ -6,15 +6,18 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
 from lucid_accel.graphs.call import ALIGNMENT, numerics
+from lucid_accel.graphs.fingerprint import is_plain
 from lucid_accel.graphs.layout import Layout
 from lucid_accel.reasons import Reason
 
-__all__ = ["Job", "JobSignature", "bits"]
+__all__ = ["Job", "JobSignature", "bits", "span"]
 
 _ORDINARY = frozenset((Tensor, Parameter))
 
@@ -53,6 +56,7 @@ class Job:
         fixed: Tensors that the work reads, or writes, where they lie.
         written: Those of ``fixed`` that it writes.
         settings: Python values that the work reads, such that equal ones have equal bits; see :func:`bits`.
+        key: Which of several jobs of a step it is, such as a group's. Each is learnt for itself.
         version: Changes when what ``fixed`` is was replaced on purpose.
         device: Where recorded work runs.
         dtype: The only one that is allowed, if one is.
@@ -60,9 +64,10 @@ class Job:
     Attributes:
         refusal: Why no recording can serve this call, if none can: ``missing_grad``, there is no input; ``dtype``, one
             is no ordinary tensor, or not of the dtype that is allowed, or not on the device; ``stride``, one begins
-            where no vector may, so that a copy of it, which does, may go to another kernel; ``alias``, one lies where
-            one of ``fixed`` does; ``precision``, autocast is on.
+            where no vector may, so that a copy of it, which does, may go to another kernel; ``precision``, autocast is
+            on.
         addresses: Where ``fixed`` lies.
+        pointers: Where ``inputs`` lie.
     """
 
     def __init__(
@@ -73,13 +78,15 @@ class Job:
         fixed: Sequence[Tensor] = (),
         written: Sequence[Tensor] = (),
         settings: Hashable = (),
+        key: Hashable = None,
         version: Hashable = 0,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.run = run
         self.inputs, self.fixed, self.written = inputs, fixed, written
-        self.version = version
-        self.addresses = list(map(_data_ptr, fixed))
+        self.key, self.version = key, version
+        self.addresses: list[int] = []
+        self.pointers: NDArray[np.int64] = np.zeros(0, np.int64)
         self._device, self._dtype = device, dtype
         self._settings = settings
         self._dtypes = tuple(map(_dtype, inputs))
@@ -108,13 +115,8 @@ class Job:
         if any(Layout.of(x).extent != x.numel() or Layout.of(x).overlaps() for x in everything):
             return Reason.STRIDE
         written = set(map(id, self.written))
-        spans = sorted(
-            (x.data_ptr(), x.data_ptr() + x.numel() * x.element_size(), id(x) in written)
-            for x in everything
-            if x.numel()
-        )
         end, end_of_written = 0, 0
-        for start, stop, writes in spans:
+        for start, stop, writes in sorted((*span(x), id(x) in written) for x in everything if x.numel()):
             if start < (end if writes else end_of_written):
                 return Reason.ALIAS
             end = max(end, stop)
@@ -130,18 +132,26 @@ class Job:
         ):
             return Reason.DTYPE
         try:
-            self._strides, pointers = tuple(map(Tensor.stride, inputs)), list(map(_data_ptr, inputs))
+            self._strides = tuple(map(Tensor.stride, inputs))
+            self.pointers = np.fromiter(map(_data_ptr, inputs), np.int64, len(inputs))
+            self.addresses = list(map(_data_ptr, self.fixed))
         except RuntimeError:  # what is sparse has none
             return Reason.DTYPE
         if {*map(Tensor.get_device, inputs)} != {-1 if self._device.type == "cpu" else self._device.index}:
             return Reason.DTYPE
-        if any(pointer % ALIGNMENT for pointer in pointers):
+        if (self.pointers % ALIGNMENT).any():
             return Reason.STRIDE
-        if not {*filter(None, pointers)}.isdisjoint(self.addresses):
-            return Reason.ALIAS
         return Reason.PRECISION if torch.is_autocast_enabled(self._device.type) else None
 
 
-def bits(value: Any) -> tuple[type, str]:
-    """Return something hashable that differs where plain values differ in type or in a bit: 1, 1.0, True; 0.0, -0.0."""
-    return type(value), repr(value)
+def bits(value: Any) -> tuple[type, Hashable]:
+    """Return something hashable that differs where plain values differ in type or in a bit: 1, 1.0, True; 0.0, -0.0.
+
+    Anything else differs from all but itself.
+    """
+    return type(value), repr(value) if is_plain(value) else id(value)
+
+
+def span(x: Tensor) -> tuple[int, int]:
+    """Return the addresses of the first byte of a dense tensor and of the first one after it."""
+    return x.data_ptr(), x.data_ptr() + x.numel() * x.element_size()

@@ -22,9 +22,9 @@ __all__ = ["Routine"]
 
 Native = Callable[[], Sequence[Tensor]]
 
-#: Signatures that may be recorded.
+#: Signatures that may be recorded, of each key.
 RECORDED = 8
-#: Signatures that are kept count of.
+#: Signatures that are kept count of, of each key.
 KNOWN = 64
 #: Replays after which a recording is proven once more.
 SECOND_PROOF = 100
@@ -35,6 +35,8 @@ class _Known:
     """What is known of the calls of one signature."""
 
     sightings: int = 0
+    calls: int = 0
+    checked: int = 0
     replays: int = 0
     proofs: int = 0
     refused: Reason | None = None
@@ -44,6 +46,29 @@ class _Known:
         return self.proofs == 0 or (self.proofs == 1 and self.replays >= SECOND_PROOF)
 
 
+class _Family:
+    """The signatures of one key."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobSignature, _Known] = {}
+        self._last: tuple[JobSignature, _Known] | None = None
+
+    def of(self, signature: JobSignature) -> _Known:
+        # Hundreds of strides take longer to hash than to compare.
+        if self._last is not None and self._last[0] == signature:
+            return self._last[1]
+        if signature not in self._known:
+            if len(self._known) == KNOWN:
+                # The oldest one: settings that changed at every step, as in a warm-up, never come back.
+                del self._known[next(old for old, known in self._known.items() if known.recording is None)]
+            self._known[signature] = _Known()
+        self._last = signature, self._known[signature]
+        return self._last[1]
+
+    def recorded(self) -> list[tuple[JobSignature, SingleRecording]]:
+        return [(signature, known.recording) for signature, known in self._known.items() if known.recording is not None]
+
+
 class Routine(Router):
     """Routes work that needs no gradients, and is complete when it returns.
 
@@ -51,15 +76,16 @@ class Routine(Router):
         engine: Records.
         listener: Is told.
         proof: Compare a replay with a native run after recording, and again later.
+        lend: Replays return the recording's own memory, for a caller that is done with it before the next one.
     """
 
-    def __init__(self, engine: Engine, listener: Listener, proof: bool = True) -> None:
+    def __init__(self, engine: Engine, listener: Listener, proof: bool = True, lend: bool = False) -> None:
         super().__init__(engine, listener, proof, differentiable=False)
-        self._known: dict[JobSignature, _Known] = {}
-        self._last: tuple[JobSignature, _Known] | None = None
+        self._lend = lend
+        self._families: dict[Hashable, _Family] = {}
         self._version: Hashable = None
         self._rearms = 0
-        self._calls = 0
+        self._suspicions = 0
         self._growth = 0
         self._fresh = False
         self._pause = CollectionPause()
@@ -83,15 +109,22 @@ class Routine(Router):
             return self._natively(Reason.STORAGE, native)
         if job.refusal is not None:
             return self._natively(job.refusal, native)
-        known = self._of(job.signature)
+        family = self._families.setdefault(job.key, _Family())
+        known = family.of(job.signature)
         if known.recording is None:
-            return self._learn(known, job, native)
-        if (change := self._change(known.recording, job)) is not None:
+            return self._learn(family, known, job, native)
+        if (change := self._change(known, known.recording, job)) is not None:
             self.retire(*change)
             return self._natively(change[0], native)
+        if known.recording.overlaid(job):
+            return self._natively(Reason.ALIAS, native)
         if self._proof and known.proof_due():
             return self._prove(known, known.recording, job, native)
         return self._replay(known, known.recording, job)
+
+    def suspect(self) -> None:
+        """Compare everything at the next call of each signature."""
+        self._suspicions += 1
 
     def next_step(self) -> None:
         """Tell that a new step begins."""
@@ -108,7 +141,7 @@ class Routine(Router):
         if self._version == job.version:
             return True
         self._version = job.version
-        if not self._known:
+        if not self._families:
             return True
         why = "the optimizer's state was loaded, or its groups changed"
         if self._rearms == REARMS:
@@ -119,35 +152,24 @@ class Routine(Router):
         self._listener.rearmed(why)
         return True
 
-    def _of(self, signature: JobSignature) -> _Known:
-        # Hundreds of strides take longer to hash than to compare.
-        if self._last is not None and self._last[0] == signature:
-            return self._last[1]
-        if signature not in self._known:
-            if len(self._known) == KNOWN:
-                # The oldest one: settings that changed at every step, as in a warm-up, never come back.
-                del self._known[next(old for old, known in self._known.items() if known.recording is None)]
-            self._known[signature] = _Known()
-        known = self._known[signature]
-        self._last = signature, known
-        return known
-
-    def _change(self, recording: SingleRecording, job: Job) -> tuple[Reason, str] | None:
+    def _change(self, known: _Known, recording: SingleRecording, job: Job) -> tuple[Reason, str] | None:
         """Say what changed under a recording."""
-        self._calls += 1
-        if job.addresses != recording.addresses:
+        known.calls += 1
+        if recording.moved(job):
             return Reason.STORAGE, "a tensor that it works on was moved"
-        if not self._suspect and self._calls % WHOLE_CHECK:
+        if known.checked == self._suspicions and known.calls % WHOLE_CHECK:
             return None
-        self._suspect = False
+        known.checked = self._suspicions
+        if recording.changed(job):
+            return Reason.STORAGE, "a tensor that it works on has another layout"
         objection = job.objection()
         return None if objection is None else (objection, "a tensor that it works on is no longer one of its own")
 
-    def _learn(self, known: _Known, job: Job, native: Native) -> Sequence[Tensor]:
+    def _learn(self, family: _Family, known: _Known, job: Job, native: Native) -> Sequence[Tensor]:
         """Work natively, and get nearer to a recording; make it where the signature has been seen often enough."""
         known.sightings += 1
-        recorded = [signature for signature, other in self._known.items() if other.recording is not None]
-        reason = recorded[0].difference(job.signature) if recorded else Reason.WARMUP
+        recorded = family.recorded()
+        reason = recorded[0][0].difference(job.signature) if recorded else Reason.WARMUP
         needed = (LATER_WARMUP if recorded else WARMUP) - self._proof
         if known.refused is None and known.sightings >= needed:
             known.refused = job.objection() or (None if self._has_room(len(recorded)) else Reason.MEMORY)
@@ -209,7 +231,7 @@ class Routine(Router):
         reserved = self._engine.reserved()
         self._pause.begin()
         try:
-            known.recording = SingleRecording(self._engine, job)
+            known.recording = SingleRecording(self._engine, job, self._lend)
         except (CaptureError, torch.OutOfMemoryError) as error:
             self.retire(Reason.CAPTURE_FAILED, f"it could not be recorded: {error}", error)
             return False
@@ -224,10 +246,9 @@ class Routine(Router):
         return True
 
     def _drop_recordings(self) -> None:
-        for known in self._known.values():
-            if known.recording is not None:
-                known.recording.drop()
-        self._known.clear()
-        self._last = None
+        for family in self._families.values():
+            for _, recording in family.recorded():
+                recording.drop()
+        self._families.clear()
         self._pause.end()
         self._engine.trim()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import lightning.pytorch as pl
@@ -96,7 +97,7 @@ class GradientNormReplay(Replay):
                 native(optimizer, clip_val)
                 return
             params = list(plugin.main_params(optimizer))
-            gradients = [param.grad for param in params if param.grad is not None]
+            gradients = [gradient for gradient in map(_grad, params) if gradient is not None]
             if not gradients:
                 self.native(Reason.MISSING_GRAD)
                 native(optimizer, clip_val)
@@ -114,6 +115,10 @@ class GradientNormReplay(Replay):
         super().on_train_batch_start(trainer, *args, **kwargs)
         if self._router is not None and (off := _off(trainer)) is not None:
             self._router.retire(Reason.DISABLED, off)
+
+
+# A loop in C: there are hundreds of parameters.
+_grad = attrgetter("grad")
 
 
 def _norm(gradients: Any) -> list[Tensor]:

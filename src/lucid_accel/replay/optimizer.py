@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -27,7 +27,12 @@ class OptimizerReplay(Replay):
         on_failure: See :class:`Acceleration`.
         strict: See :class:`Acceleration`.
         keep: See :class:`Acceleration`.
+
+    Attributes:
+        lend: Whoever calls the seam is done with its results before the next call, so that no copy is needed.
     """
+
+    lend: ClassVar[bool] = False
 
     @abstractmethod
     def call(self, routine: Routine, native: Native, *args: Any) -> Sequence[Tensor]:
@@ -57,7 +62,7 @@ class OptimizerReplay(Replay):
         """Send every call of the seam to a routine."""
         optimizer, engine = self.part(site), site.engine()
         assert optimizer is not None and engine is not None
-        routine = Routine(engine, self, self.proof == "on")
+        routine = Routine(engine, self, self.proof == "on", self.lend)
 
         def routed(native: Native, *args: Any) -> Sequence[Tensor]:
             return self.call(routine, native, *args)

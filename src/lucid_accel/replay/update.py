@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lucid_accel.adapters import is_free
 from lucid_accel.graphs.job import Job, bits
 from lucid_accel.graphs.routine import Routine
 from lucid_accel.replay.optimizer import OptimizerReplay
@@ -20,6 +21,12 @@ __all__ = ["UpdateReplay"]
 
 #: Settings of a group that reach the device as tensors, or never.
 _LIVE = frozenset(("params", "lr", "weight_decay"))
+
+#: What calls the seam, and what takes its results.
+_AROUND = ("update", "apply")
+
+#: Attributes of every optimizer that no arithmetic reads.
+_OWN = frozenset(("version", "defaults", "state", "param_groups"))
 
 # Loops in C: there are hundreds of parameters.
 _grad = attrgetter("grad")
@@ -32,10 +39,12 @@ class UpdateReplay(OptimizerReplay):
     Wraps: the seam ``update.prepare``.
 
     Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; the optimizer MuSGD, or a class
-    made of it that leaves ``update`` alone; parameters, gradients and momentum in float32.
+    made of it that leaves ``update`` and ``apply`` alone and has no state but momentum; parameters, gradients and
+    momentum in float32.
 
-    Frozen: momentum, ``w_muon``, ``w_sgd``, ``ns_steps`` and whatever else a group holds, watched at every step, to the
-    bit. The learning rate, the decay and every write to a parameter stay live.
+    Frozen: momentum, ``w_muon``, ``w_sgd``, ``ns_steps`` and whatever else a group, or the optimizer in a public
+    attribute, holds, watched at every step, to the bit. The learning rate, the decay and every write to a parameter
+    stay live.
 
     Ends: parameters or momentum that were moved; results with other bytes than natively. Loaded state and added groups
     are recorded again, three times. A parameter without gradient, other settings, another memory format are native at
@@ -46,7 +55,7 @@ class UpdateReplay(OptimizerReplay):
 
     Elsewhere: the flag ``capture_updates``.
 
-    Costs: three native steps, and one more after a hundred; the time to record, and memory for two copies of the
+    Costs: three native steps, and one more after a hundred; the time to record, and memory for a copy of the
     gradients and for intermediate results.
 
     Args:
@@ -58,15 +67,17 @@ class UpdateReplay(OptimizerReplay):
     """
 
     claims = ("update.prepare",)
+    lend = True
 
     def eligible(self, site: Site) -> Answer:
         """Ask what every optimizer's recording needs, and whether the update around it is known."""
         if not (answer := super().eligible(site)).ok or not site.started:
             return answer
         optimizer = self.part(site)
-        if getattr(type(optimizer), "update", None) is not MuSGD.update:
-            seen = f"{type(optimizer).__name__} has one of its own"
-            return no(f"it needs the update of {MuSGD.__name__}", seen, "leave update to MuSGD, or the replay out")
+        for name in _AROUND:
+            if getattr(type(optimizer), name, None) is not getattr(MuSGD, name) or not is_free(optimizer, name):
+                seen = f"{type(optimizer).__name__} has one of its own"
+                return no(f"it needs the {name} of {MuSGD.__name__}", seen, f"leave {name} to MuSGD, or the replay out")
         return answer
 
     def call(  # type: ignore[override]
@@ -99,9 +110,14 @@ class UpdateReplay(OptimizerReplay):
                 routine.device,
                 fixed=[*params, *momenta, weight_decay],
                 written=momenta,
-                settings=tuple((name, *bits(value)) for name, value in group.items() if name not in _LIVE),
+                settings=(_bits(group, _LIVE), _bits(vars(optimizer), _OWN)),
+                key=id(group),
                 version=optimizer.version,
                 dtype=torch.float32,
             )
 
         return routine(partial(native, params, group, weight_decay), describe)
+
+
+def _bits(values: dict[str, Any], without: frozenset[str]) -> tuple[Any, ...]:
+    return tuple((name, *bits(x)) for name, x in values.items() if name not in without and not name.startswith("_"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -217,11 +218,16 @@ class MuSGD(Optimizer):
         ]
 
 
+# Loops in C: there are hundreds of parameters, and every one is asked three times a step.
+_device = attrgetter("device")
+_dtype = attrgetter("dtype")
+
+
 def _alike(tensors: Sequence[Tensor]) -> Iterable[list[int]]:
     """Group positions by device and dtype: the foreach kernels want them alike."""
     kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        kinds.setdefault((tensor.device, tensor.dtype), []).append(i)
+    for i, kind in enumerate(zip(map(_device, tensors), map(_dtype, tensors), strict=True)):
+        kinds.setdefault(kind, []).append(i)
     return kinds.values()
 
 

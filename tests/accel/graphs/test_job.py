@@ -10,13 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from lucid_accel.graphs.job import Job, bits
+from lucid_accel.graphs.single import SingleRecording
+from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.reasons import Reason
 
 CPU = torch.device("cpu")
 
 
 def job(*inputs: Any, **options: Any) -> Job:
-    return Job(list, list(inputs) or [torch.ones(2, 3)], CPU, **options)
+    return Job(double, list(inputs) or [torch.ones(2, 3)], CPU, **options)
+
+
+def double(inputs: Sequence[Tensor]) -> list[Tensor]:
+    return [x * 2 for x in inputs]
 
 
 class Own(Tensor):
@@ -57,13 +63,30 @@ def test_without_inputs_there_is_nothing_to_do() -> None:
     assert Job(list, [], CPU).refusal is Reason.MISSING_GRAD
 
 
-def test_an_input_that_lies_where_fixed_tensors_do_is_refused() -> None:
-    x, other = torch.ones(4), torch.ones(4)
-    assert job(other, x.view(2, 2), fixed=[x], written=[x]).refusal is Reason.ALIAS
-    assert job(other, x.view(2, 2), fixed=[x]).refusal is Reason.ALIAS
-    assert job(other, other, fixed=[x], written=[x]).refusal is None
+def test_an_input_that_lies_where_the_work_writes_is_known() -> None:
+    memory, other = torch.ones(64), torch.ones(8)
+    written = [memory[40:48], memory[16:24]]
+
+    def overlaid(x: Tensor) -> bool:
+        recorded = SingleRecording(TapeEngine(CPU), job(other, torch.ones(8), fixed=written, written=written))
+        return recorded.overlaid(job(other, x, fixed=written, written=written))
+
+    lies = [start for start in range(0, 56, 4) if overlaid(memory[start : start + 8])]
+    assert lies == [12, 16, 20, 36, 40, 44]
+    assert not overlaid(other)
+
+
+def test_what_is_only_read_may_be_an_input_too() -> None:
+    x = torch.ones(4)
+    recorded = SingleRecording(TapeEngine(CPU), job(torch.ones(4), fixed=[x]))
+    assert not recorded.overlaid(job(x, fixed=[x]))
+
+
+def test_empty_tensors_lie_nowhere() -> None:
     nothing = torch.ones(0)
-    assert job(nothing, fixed=[nothing], written=[nothing]).refusal is None
+    with torch.no_grad():
+        recorded = SingleRecording(TapeEngine(CPU), Job(double, [nothing], CPU, [nothing], [nothing]))
+    assert not recorded.overlaid(job(nothing, fixed=[nothing], written=[nothing]))
 
 
 def test_autocast_is_refused_while_it_is_on() -> None:
