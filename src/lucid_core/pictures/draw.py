@@ -74,7 +74,7 @@ def draw_boxes(
     """
     canvas = Image.fromarray(image)
     draw = ImageDraw.Draw(canvas)
-    width = max(1, round(max(canvas.size) / 400))
+    width = max(1, round(max(canvas.size) / 300))
     drawn = [
         (area, caption, colour)
         for box, caption, colour in zip(np.asarray(boxes).reshape(-1, 4).tolist(), captions, colours, strict=True)
