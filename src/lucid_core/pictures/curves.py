@@ -25,6 +25,8 @@ PANELS = {
 }
 #: Curves of fewer points show them; of more, every second or third one is drawn.
 FEW, MOST = 40, 2000
+#: Losses that differ by more than this factor are drawn on a logarithmic scale: averaged weights can begin far off.
+WIDE = 100
 
 
 def read_metrics(file: Path) -> Series:
@@ -76,6 +78,9 @@ def draw_curves(series: Series) -> NDArray[np.uint8] | None:
     figure.subplots_adjust(left=0.07, right=0.99, bottom=0.07, top=0.96, wspace=0.18, hspace=0.28)
     for axis, (title, names) in zip(axes, panels.items(), strict=False):
         _draw_panel(axis, names, series)
+        values = [value for name in names for _, _, value in series[name] if value > 0]
+        if title not in ("AP", "learning rate") and values and max(values) > WIDE * min(values):
+            axis.set_yscale("log")
         axis.set_title(_with_best(title, series.get("val/map", [])) if title == "AP" else title)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
