@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 
+from lucid_core.pictures.callback import Pictures
 from lucid_core.progress import ProgressBar
 
 from .conftest import QUIET, Command
@@ -21,7 +22,8 @@ def test_a_run_folder_holds_configuration_logs_and_checkpoints(lucid: Command) -
     cli = lucid("fit", *QUIET)
     (run,) = Path("runs").iterdir()
     assert run.name == "version_0"
-    assert {path.name for path in run.iterdir()} >= {"config.yaml", "metrics.csv", "checkpoints", "hparams.yaml"}
+    files = {"config.yaml", "metrics.csv", "checkpoints", "hparams.yaml", "curves.png"}
+    assert {path.name for path in run.iterdir()} >= files
     assert len(list(run.glob("events.out.tfevents.*"))) == 1
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert cli.model.hparams["class_names"] == ["cat", "dog"]
@@ -47,11 +49,13 @@ def test_what_the_user_names_replaces_ours(lucid: Command) -> None:
     line = (
         "fit --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=mine "
         "--trainer.callbacks+=LearningRateMonitor --trainer.callbacks+=TQDMProgressBar "
+        "--trainer.callbacks+=Pictures --trainer.callbacks.every=0 "
         "--trainer.logger=CSVLogger --trainer.logger.save_dir=logs"
     )
     callbacks: list[object] = list(lucid(line, *QUIET).trainer.callbacks)
     assert kinds(callbacks, ModelCheckpoint) == kinds(callbacks, LearningRateMonitor) == 1
-    assert kinds(callbacks, TQDMProgressBar) == 1
+    assert kinds(callbacks, TQDMProgressBar) == kinds(callbacks, Pictures) == 1
+    assert not list(Path().rglob("*.png"))
     assert kinds(callbacks, ProgressBar) == 0
     assert not Path("runs").exists()
 
@@ -68,7 +72,7 @@ def test_what_the_user_switches_off_stays_off(lucid: Command, switches: str) -> 
     callbacks: list[object] = list(lucid(f"fit {switches}", *QUIET[1:]).trainer.callbacks)
     assert not list(Path().glob("runs/*/checkpoints"))
     if "fast_dev_run" not in switches:
-        assert kinds(callbacks, ProgressBar) == kinds(callbacks, LearningRateMonitor) == 0
+        assert kinds(callbacks, ProgressBar) == kinds(callbacks, LearningRateMonitor) == kinds(callbacks, Pictures) == 0
 
 
 def test_a_checkpoint_brings_its_hyperparameters_and_options_win(lucid: Command) -> None:
