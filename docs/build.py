@@ -6,11 +6,21 @@ import inspect
 import json
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
 
 from lucid_accel.plugin import lucid_components
 from lucid_core import seams
+from lucid_core.data.augment import Recipe
+from lucid_core.data.module import DataModule
+from lucid_core.defaults import TRAINER_DEFAULTS
+from lucid_core.module import Detector
+from lucid_core.pictures.callback import Pictures
+from lucid_core.progress import ProgressBar
 
 DOCS = Path(__file__).parent
 RECORDS = DOCS.parent / "benchmarks" / "records"
@@ -42,6 +52,120 @@ def step() -> str:
 
 Taking a seam: `lucid_core.seams.claim(scope, path, owner, target, replacement)`; `Claim.release()` gives it back.
 """
+
+
+def configuration() -> str:
+    """Every option of the model, the data and our default callbacks, from their signatures and docstrings."""
+    defaults = "\n".join(f"| `--trainer.{name}` | `{_shown(value)}` |" for name, value in TRAINER_DEFAULTS.items())
+    options = "\n\n".join(
+        f"## {title}\n\n{before}\n\n{_options(kind, prefix)}"
+        for title, prefix, kind, before in (
+            ("Model", "model", Detector, "The network, its objective, its optimizer and its evaluation."),
+            ("Data", "data", DataModule, "What is read, and how it is laid out into batches."),
+            (
+                "Augmentation",
+                "data.recipe",
+                Recipe,
+                "How training images are varied. A value of 0 switches a step off.",
+            ),
+        )
+    )
+    callbacks = "\n\n".join(
+        f"### {kind.__name__}\n\n{_summary(kind)}\n\n{_options(kind, 'trainer.callbacks')}"
+        for kind in (ProgressBar, Pictures)
+    )
+    return f"""# Configuration
+
+Every option of `lucid fit`, `lucid validate` and `lucid test`. Each is an option of the command line and a key of a
+configuration file:
+
+```bash
+lucid fit --config detect --data.root path/to/folder --model.variant s --data.recipe.mosaic 0.5
+```
+
+```yaml
+data:
+  root: path/to/folder
+  recipe:
+    mosaic: 0.5
+model:
+  variant: s
+```
+
+`--config` names such a file, or one that is packaged; several compose, and later ones win.
+`--print_config` shows what a command line comes to, without running it. `lucid fit --help` lists the options with those
+of Lightning's Trainer. In a configuration, `null` is what is called none here.
+
+{options}
+
+## Trainer
+
+`--trainer.*` are the arguments of Lightning's [Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html).
+These have another default than Lightning's:
+
+| option | default |
+|---|---|
+{defaults}
+
+On MPS, where some operations have no deterministic form, `deterministic` becomes `warn`.
+
+## Callbacks and loggers
+
+A run has these unless one of the same kind is named, or they are switched off:
+
+| what | how to switch it off |
+|---|---|
+| loggers for TensorBoard and CSV, in a new folder `runs/version_N` | `--trainer.logger false` |
+| a progress bar | `--trainer.enable_progress_bar false` |
+| the learning rate, logged | `--trainer.logger false` |
+| [pictures](pictures.md) | `--trainer.callbacks+=Pictures --trainer.callbacks.every=0` |
+| `checkpoints/best.ckpt` by `val/map`, and `checkpoints/last.ckpt` | `--trainer.enable_checkpointing false` |
+
+Options of a callback follow it: `--trainer.callbacks+=Pictures --trainer.callbacks.tiles=32`.
+
+{callbacks}
+"""
+
+
+def _options(kind: type, prefix: str) -> str:
+    """The arguments of a class as a table."""
+    told = {entry.arg_name: entry.description or "" for entry in docstring_parser.parse(kind.__doc__ or "").params}
+    hints = get_type_hints(kind.__init__)
+    rows = []
+    for name, parameter in list(inspect.signature(kind).parameters.items()):
+        text = " ".join(told[name].split()).replace("``", "`").replace("|", "\\|")
+        if parameter.default is inspect.Parameter.empty:
+            default = "from the data" if name == "class_names" else "to be named"
+        elif isinstance(parameter.default, Recipe):
+            default = "see below"
+        else:
+            default = f"`{_shown(parameter.default)}`"
+        rows.append(f"| `--{prefix}.{name}` | {_type(hints[name])} | {default} | {text} |")
+    return "\n".join(["| option | type | default | what it is |", "|---|---|---|---|", *rows])
+
+
+def _type(hint: Any) -> str:
+    """A type in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return ", ".join(f"`{part}`" for part in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(_type(part) for part in parts)
+    if origin in (list, tuple, Sequence):
+        return f"list of {_type(parts[0])}"
+    names = {int: "whole number", float: "number", str: "text", bool: "true or false", Recipe: "settings"}
+    names[type(None)] = "none"
+    return names.get(hint) or str(hint.__name__)
+
+
+def _shown(value: Any) -> str:
+    """A value as a configuration writes it."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value).strip('"')
+
+
+def _summary(kind: type) -> str:
+    """The docstring of a class up to its arguments."""
+    return inspect.cleandoc(kind.__doc__ or "").partition("\n\nArgs:")[0].replace("``", "`")
 
 
 def decisions() -> str:
@@ -199,7 +323,12 @@ def _where(record: dict[str, Any]) -> str:
     )
 
 
-PAGES = {DOCS / "step.md": step, DOCS / "decisions" / "README.md": decisions, DOCS / "accelerations.md": accelerations}
+PAGES = {
+    DOCS / "step.md": step,
+    DOCS / "configuration.md": configuration,
+    DOCS / "decisions" / "README.md": decisions,
+    DOCS / "accelerations.md": accelerations,
+}
 
 
 if __name__ == "__main__":
