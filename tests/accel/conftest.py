@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,15 @@ from lucid_accel.testing import cpu_engine
 LOUD = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
 Batches = list[tuple[Tensor, Tensor]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_old_to_collect() -> Iterator[None]:
+    """Each recording collects garbage first; what was imported needs no look, and there is a lot of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Net(LightningModule):

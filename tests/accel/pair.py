@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -19,21 +17,12 @@ from lucid_core.optim.musgd import MuSGD
 from lucid_core.seams import claim
 from tests.accel.graphs.twin import Notes
 
-__all__ = ["SHAPES", "Pair", "noise", "nothing_old_to_collect", "parameters", "replaying"]
+__all__ = ["SHAPES", "Pair", "noise", "parameters", "replaying"]
 
 #: Wide, tall, square, a convolution, two alike, a vector, a scalar.
 SHAPES = ((3, 20), (20, 3), (4, 4), (8, 3, 3, 3), (5, 6), (5, 6), (7,), ())
 
 Gradients = Callable[[Sequence[nn.Parameter]], Sequence[Tensor | None]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_old_to_collect() -> Iterator[None]:
-    """Each recording collects garbage first; what was imported needs no look, and there is a lot of it."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def noise(params: Sequence[nn.Parameter]) -> list[Tensor]:

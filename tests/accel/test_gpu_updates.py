@@ -324,8 +324,9 @@ def test_a_limit_that_changes_is_honoured_at_once() -> None:
 class Shapes(LightningModule):
     """Convolutions in both memory formats; tall, wide and square matrices, two alike; vectors; and dropout."""
 
-    def __init__(self, optimizer: Callable[..., Optimizer] = MuSGD) -> None:
+    def __init__(self, optimizer: Callable[..., Optimizer] = MuSGD, grouped: bool = False) -> None:
         super().__init__()
+        self.grouped = grouped
         self.layers = nn.Sequential(
             nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 6, 3).to(memory_format=torch.channels_last), nn.Flatten(),  # type: ignore[call-overload]
             nn.Linear(96, 12), nn.SiLU(), nn.Linear(12, 40), nn.SiLU(), nn.Dropout(0.2), nn.Linear(40, 12),
@@ -337,7 +338,8 @@ class Shapes(LightningModule):
         return cross_entropy(self.layers(batch[0]), batch[1])
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer(self.parameters(), lr=0.02)
+        groups = [{"params": [*part.parameters()]} for part in (self.layers[:5], self.layers[5:])]
+        optimizer = self.optimizer(groups if self.grouped else self.parameters(), lr=0.02)
         return [optimizer], [{"scheduler": StepLR(optimizer, 2, 0.9), "interval": "step"}]
 
 
@@ -347,6 +349,20 @@ SHORT: dict[str, Any] = {**GPU, "max_epochs": 2}
 def test_matrices_of_all_shapes_are_equal() -> None:
     _, made = compare(UPDATES, 13, Shapes, pictures, **SHORT)
     assert [calls(items[0]) for items in made.values()] == [16, 16]
+
+
+class UnfreezeFirst(Callback):
+    """Trains one layer of the first group from the second epoch on."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        module.layers[0].requires_grad_(trainer.current_epoch > 0)
+
+
+def test_groups_that_are_recorded_in_another_order_than_they_run_are_equal() -> None:
+    """They share a pool: the first group's second recording may lie in memory that the second group's one works in."""
+    settings = {**GPU, "max_epochs": 4}
+    _, made = compare(UPDATES, 40, partial(Shapes, grouped=True), pictures, lambda: [UnfreezeFirst()], **settings)
+    assert made["update"][0].tally.proofs == 3
 
 
 def test_without_muon_there_is_nothing_to_orthogonalise() -> None:
@@ -533,7 +549,7 @@ def test_retiring_gives_the_memory_back(kind: type[Replay], spoil: Any, monkeypa
     run(detector, batches, [Hook(), item], max_epochs=1, **BF16)
     assert item.state is State.RETIRED
     assert (item.tally.replayed, item.tally.proofs) == (4, 1)
-    assert seen[6][0] > seen[1][0] + 8, "a recording has a copy of all gradients"
+    assert seen[6][0] > seen[1][0] + 6, "a recording has a copy of all gradients"
     assert seen[9][0] <= seen[1][0] + 1
     assert seen[9][1] <= seen[1][1] + 8
 
@@ -598,10 +614,10 @@ def test_a_frozen_learning_rate_is_seen() -> None:
 
 @pytest.mark.parametrize("kind", [UpdateReplay, OrthogonalizationReplay, GradientNormReplay])
 def test_gradients_that_are_not_copied_are_seen(kind: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = SingleRecording.__call__
+
     def stale(self: SingleRecording, inputs: Sequence[Tensor]) -> list[Tensor]:
-        assert self._graph is not None
-        self._graph.replay()
-        return self._outputs.owned()
+        return replay(self, self._inputs.slots)
 
     monkeypatch.setattr(SingleRecording, "__call__", stale)
     unequal(kind, Shapes, **SHORT, gradient_clip_val=0.1)

@@ -20,7 +20,6 @@ from lucid_core import seams
 from lucid_core.optim.musgd import MuSGD
 from tests.accel.conftest import Act, batches, fit, warned
 from tests.accel.muon import Muon, at, counted, given_back, of
-from tests.accel.pair import nothing_old_to_collect  # noqa: F401
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
 

@@ -19,7 +19,6 @@ from lucid_core.optim.musgd import MuSGD
 from lucid_core.seams import SeamConflict
 from tests.accel.conftest import Validated, batches, fit, trainer_for, warned
 from tests.accel.muon import Apart, Muon, at, counted, given_back, of
-from tests.accel.pair import nothing_old_to_collect  # noqa: F401
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
 

@@ -21,7 +21,7 @@ from lucid_accel.graphs.compare import same_bits
 from lucid_accel.graphs.single import SingleRecording
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_core.optim.musgd import MuSGD
-from tests.accel.pair import SHAPES, Pair, nothing_old_to_collect, parameters, replaying  # noqa: F401
+from tests.accel.pair import SHAPES, Pair, parameters, replaying
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lucid_accel import OrthogonalizationReplay, UpdateReplay
 from lucid_core.optim.musgd import MuSGD
-from tests.accel.pair import SHAPES, Pair, noise, nothing_old_to_collect, parameters, replaying  # noqa: F401
+from tests.accel.pair import SHAPES, Pair, noise, parameters, replaying
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
 
