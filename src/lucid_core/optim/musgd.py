@@ -106,12 +106,10 @@ class MuSGD(Optimizer):
     @seam("update")
     def update(self) -> None:
         """Move every parameter that has a gradient. Device work only."""
-        moves = []
         for group, scalars in zip(self.param_groups, self._scalars, strict=True):
             params = [p for p in group["params"] if p.grad is not None]
-            moves.append((params, self.prepare(params, group, scalars.weight_decay), scalars.lr))
-        for params, updates, lr in moves:
-            self.apply(params, updates, lr)
+            # At once: what was prepared may be memory that the next group's preparation uses.
+            self.apply(params, self.prepare(params, group, scalars.weight_decay), scalars.lr)
 
     @seam("update.prepare")
     def prepare(self, params: Sequence[Tensor], group: dict[str, Any], weight_decay: Tensor) -> list[Tensor]:
