@@ -22,8 +22,9 @@ Pixels = NDArray[np.uint8]
 
 
 def same(one: ImageDetections, other: ImageDetections) -> bool:
-    pairs = ((one.boxes, other.boxes), (one.scores, other.scores), (one.labels, other.labels))
-    return len(one) == len(other) > 0 and all(np.array_equal(a, b) for a, b in pairs)
+    """Equal but for the last bit of a score: the vectors in which a batch is computed end elsewhere in each picture."""
+    exact = np.array_equal(one.boxes, other.boxes) and np.array_equal(one.labels, other.labels)
+    return len(one) == len(other) > 0 and exact and np.allclose(one.scores, other.scores, rtol=1e-6, atol=0)
 
 
 def test_results_are_typed_and_frozen(loaded: Detector, shapes: Path) -> None:
