@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,6 +27,8 @@ __all__ = ["Input", "Picture", "pixels_of", "read_ahead"]
 Picture: TypeAlias = str | os.PathLike[str] | Image.Image | NDArray[np.uint8]
 
 _READER = ImageReader()
+#: Two threads that load one and the same picture of Pillow's would read its file across each other.
+_LOADING = Lock()
 _NO_OBJECTS = Instances(np.empty((0, 4), np.float32), np.empty(0, np.int64), ())
 _NO_TRUTH = make_truth([], [], [], [])
 
@@ -69,7 +72,8 @@ def pixels_of(picture: Picture, name: str) -> NDArray[np.uint8]:
         return _READER.decode(Path(picture))
     if isinstance(picture, Image.Image):
         try:
-            return upright_rgb(picture)
+            with _LOADING:
+                return upright_rgb(picture)
         # Decoders of foreign bytes raise whatever they stumble on.
         except Exception as error:
             raise DataError(f"{name}: cannot be decoded ({error or type(error).__name__})") from error
