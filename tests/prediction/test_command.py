@@ -137,7 +137,7 @@ def test_an_original_is_never_written_over(lucid: Command, checkpoint: Path, sha
     ("words", "told"),
     [
         (("in/nothing.png",), "in/nothing.png: no such file, folder or pattern"),
-        (("in/*.gif",), "nothing matches this pattern"),
+        (("in/*.gif",), "no picture matches this pattern"),
         (("in/a.pgn",), "did you mean in/a.png?"),
         (("empty",), "empty: no pictures in this folder"),
         (("in", "--device", "cuda:9"), "device 'cuda:9' is not on this machine; there are auto, cpu"),

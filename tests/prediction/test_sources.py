@@ -72,6 +72,8 @@ def test_names_in_any_script(name: str) -> None:
 def test_the_output_folder_is_no_source() -> None:
     touch("in/a.png", "in/found/pictures/a.jpg")
     assert [file.path.as_posix() for file in find_pictures(["in"], Path("in/found"))] == ["in/a.png"]
+    matched = find_pictures(["in/**/*.*"], Path("in/found"))
+    assert [file.path.as_posix() for file in matched] == ["in/a.png"], "neither by a pattern"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,8 @@ def test_the_output_folder_is_no_source() -> None:
     [
         ("in/nothing.png", "in/nothing.png: no such file, folder or pattern"),
         ("in/phoot.png", "did you mean in/photo.png?"),
-        ("in/*.gif", r"in/\*.gif: nothing matches this pattern"),
+        ("in/*.gif", r"in/\*.gif: no picture matches this pattern"),
+        ("emp*", r"emp\*: no picture matches this pattern"),
         ("empty", "empty: no pictures in this folder or its folders; looked for .avif, .bmp"),
     ],
 )

@@ -65,17 +65,23 @@ def _files(source: str, ours: str | None) -> Iterator[PictureFile]:
     elif path.exists():
         yield PictureFile(path, Path(path.name))
     elif has_magic(source):
-        matches = sorted(glob(source, recursive=True))
-        if not matches:
-            raise SourceError(f"{source}: nothing matches this pattern; it is relative to {Path.cwd()}")
-        for match in matches:
-            # Of folders that a pattern matches, some may well be without pictures.
-            if os.path.isdir(match):
-                yield from _below(Path(match), ours)
-            else:
-                yield PictureFile(Path(match), Path(os.path.basename(match)))
+        files = list(_matching(source, ours))
+        if not files:
+            raise SourceError(f"{source}: no picture matches this pattern; it is relative to {Path.cwd()}")
+        yield from files
     else:
         raise SourceError(f"{source}: no such file, folder or pattern{_nearest(path)}")
+
+
+def _matching(pattern: str, ours: str | None) -> Iterator[PictureFile]:
+    for match in sorted(glob(pattern, recursive=True)):
+        if ours is not None and Path(os.path.realpath(match)).is_relative_to(ours):
+            continue
+        # Of folders that a pattern matches, some may well be without pictures.
+        if os.path.isdir(match):
+            yield from _below(Path(match), ours)
+        else:
+            yield PictureFile(Path(match), Path(os.path.basename(match)))
 
 
 def _below(folder: Path, ours: str | None) -> Iterator[PictureFile]:
