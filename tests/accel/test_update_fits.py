@@ -285,6 +285,53 @@ def test_a_subclass_that_inherits_is_replayed(tape: None, replay: Any) -> None:
     assert_parity(HeirNet, batches, [replay(strict=True)])
 
 
+class Twice(MuSGD):
+    """Prepares twice, then applies both."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        self.write_scalars()
+        for group, scalars in zip(self.param_groups, self._scalars, strict=True):
+            params = [p for p in group["params"] if p.grad is not None]
+            for moves in [self.prepare(params, group, scalars.weight_decay) for _ in range(2)]:
+                self.apply(params, moves, scalars.lr)
+        return loss
+
+
+class TwiceNet(Muon):
+    kind = Twice
+
+
+def test_a_step_of_its_own_may_keep_what_was_prepared(tape: None) -> None:
+    assert_parity(TwiceNet, batches, [UpdateReplay(strict=True)])
+
+
+class Listed(MuSGD):
+    """Scales directions by what a list holds."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.scales = [1.0]
+
+    def orthogonalize(self, stacks: Any, steps: int) -> list[Tensor]:
+        return [x * self.scales[0] for x in super().orthogonalize(stacks, steps)]
+
+
+class ListedNet(Muon):
+    kind = Listed
+
+
+def test_a_setting_that_is_changed_in_place_is_seen(tape: None) -> None:
+    def double(module: Any) -> None:
+        module.trainer.optimizers[0].scales[0] = 2.0
+
+    replay = UpdateReplay(strict=True)
+    assert_parity(ListedNet, batches, [replay], callbacks=at(6, do=double))
+    assert counted(replay)["scalars"]
+
+
 def test_the_optimizer_of_an_earlier_fit_says_nothing_about_this_one(tape: None) -> None:
     replay = UpdateReplay()
     trainer = trainer_for([replay])

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from lucid_accel.graphs.call import ALIGNMENT, numerics
-from lucid_accel.graphs.fingerprint import is_plain
+from lucid_accel.graphs.fingerprint import fingerprint, is_plain
 from lucid_accel.graphs.layout import Layout
 from lucid_accel.reasons import Reason
 
@@ -147,9 +147,9 @@ class Job:
 def bits(value: Any) -> tuple[type, Hashable]:
     """Return something hashable that differs where plain values differ in type or in a bit: 1, 1.0, True; 0.0, -0.0.
 
-    Anything else differs from all but itself.
+    Anything else differs as its :func:`fingerprint` does: also where it was changed in place.
     """
-    return type(value), repr(value) if is_plain(value) else id(value)
+    return type(value), repr(value if is_plain(value) else fingerprint(value))
 
 
 def span(x: Tensor) -> tuple[int, int]:

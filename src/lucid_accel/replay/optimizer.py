@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from inspect import unwrap
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -29,7 +30,8 @@ class OptimizerReplay(Replay):
         keep: See :class:`Acceleration`.
 
     Attributes:
-        lend: Whoever calls the seam is done with its results before the next call, so that no copy is needed.
+        lend: MuSGD is done with the seam's results before it calls it again, so that no copy is needed. A class made of
+            it whose ``step`` is its own may call the seam itself, and gets copies.
     """
 
     lend: ClassVar[bool] = False
@@ -62,7 +64,9 @@ class OptimizerReplay(Replay):
         """Send every call of the seam to a routine."""
         optimizer, engine = self.part(site), site.engine()
         assert optimizer is not None and engine is not None
-        routine = Routine(engine, self, self.proof == "on", self.lend)
+        # torch wraps the step of a class when an optimizer is made of it.
+        stock = unwrap(type(optimizer).step) is unwrap(MuSGD.step)
+        routine = Routine(engine, self, self.proof == "on", self.lend and stock)
 
         def routed(native: Native, *args: Any) -> Sequence[Tensor]:
             return self.call(routine, native, *args)

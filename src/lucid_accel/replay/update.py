@@ -20,13 +20,13 @@ from lucid_core.optim.musgd import MuSGD
 __all__ = ["UpdateReplay"]
 
 #: Settings of a group that reach the device as tensors, or never.
-_LIVE = frozenset(("params", "lr", "weight_decay"))
+_LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
 
 #: What calls the seam, and what takes its results.
 _AROUND = ("update", "apply")
 
-#: Attributes of every optimizer that no arithmetic reads.
-_OWN = frozenset(("version", "defaults", "state", "param_groups"))
+#: Attributes of every optimizer that no arithmetic reads; schedulers leave a step on it.
+_OWN = frozenset(("version", "defaults", "state", "param_groups", "step"))
 
 # Loops in C: there are hundreds of parameters.
 _grad = attrgetter("grad")
@@ -43,8 +43,9 @@ class UpdateReplay(OptimizerReplay):
     momentum in float32.
 
     Frozen: momentum, ``w_muon``, ``w_sgd``, ``ns_steps`` and whatever else a group, or the optimizer in a public
-    attribute, holds, watched at every step, to the bit. The learning rate, the decay and every write to a parameter
-    stay live.
+    attribute, holds, watched at every step, to the bit. What a class made of MuSGD reads from elsewhere, private
+    attributes and those of its class among it, is not watched. The learning rate, the decay and every write to a
+    parameter stay live.
 
     Ends: parameters or momentum that were moved; results with other bytes than natively. Loaded state and added groups
     are recorded again, three times. A parameter without gradient, other settings, another memory format are native at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -196,6 +197,20 @@ def test_numerical_settings_of_torch_are_part_of_the_signature() -> None:
 def test_settings_differ_by_type_and_by_bit(one: Any, other: Any) -> None:
     assert bits(one) != bits(other)
     assert hash(bits(one)) == hash(bits(one))
+
+
+@pytest.mark.parametrize(
+    "value", [[1.0], {"a": 1.0}, torch.ones(()), np.ones(2)], ids=lambda value: type(value).__name__
+)
+def test_settings_differ_where_they_were_changed_in_place(value: Any) -> None:
+    before = bits(value)
+    assert bits(value) == before
+    if isinstance(value, Tensor):
+        value.fill_(2)
+    else:
+        value["a" if isinstance(value, dict) else 0] = 2.0
+    assert bits(value) != before
+    assert hash(bits(value)) != hash(before)
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, 5, True, None, float("nan"), float("inf"), "x", (0.9, 0.999)])
