@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from difflib import get_close_matches
 
@@ -38,6 +39,10 @@ options:
 
 def main() -> int:
     """Run the command line and return its exit status: 0 done, 1 failed, 2 not understood; `data` has more of them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files and classes are in any script; a terminal may not be.
+            stream.reconfigure(errors="backslashreplace")
     argv = sys.argv[1:]
     command = argv[0] if argv else "--help"
     if command in ("-h", "--help"):

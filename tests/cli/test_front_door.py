@@ -67,3 +67,11 @@ print("seconds", time.process_time() - start, file=sys.stderr)
     done = python(code, "fit", "--help")
     assert "--trainer.max_epochs" in done.stdout, done.stderr
     assert float(done.stderr.rpartition("seconds")[2]) < 1.0
+
+
+def test_names_that_a_terminal_cannot_show_are_escaped() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    line = [sys.executable, "-m", "lucid_core", "données"]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert "donn\\xe9es" in done.stderr

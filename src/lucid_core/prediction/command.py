@@ -65,7 +65,9 @@ def main(argv: Sequence[str]) -> int:
         SystemExit: With 2 where the command line was not understood, with 0 after ``--help``.
     """
     parser = _parser()
-    asked = parser.parse_args([_underscored(argument) for argument in argv])
+    # After a bare -- all are names of files.
+    options = list(argv).index("--") if "--" in argv else len(argv)
+    asked = parser.parse_args([*map(_underscored, argv[:options]), *argv[options:]])
     if not Path(asked.checkpoint).exists():
         parser.error(_no_checkpoint(asked.checkpoint))
     output = None if asked.output is None else Path(asked.output)

@@ -77,11 +77,12 @@ def load_detector(kind: type[AnyDetector], path: Path, device: str | torch.devic
         # Loads the averaged weights, where they do not fit, too.
         _ = detector.average
     except (TypeError, KeyError, AttributeError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise ValueError(
-            f"{path} is a checkpoint of another version of lucid-core or of another model: {_cause(error)}"
-        ) from error
+        # What a device says is no fault of the file; torch's own answer to what does not fit begins so.
+        if not isinstance(error, RuntimeError) or "state_dict" in str(error):
+            raise ValueError(
+                f"{path} is a checkpoint of another version of lucid-core or of another model: {_cause(error)}"
+            ) from error
+        raise
     return detector
 
 
@@ -100,7 +101,7 @@ def pick_device(name: str | torch.device) -> torch.device:
     if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
         count = torch.accelerator.device_count()
         present += [accelerator.type, *(f"{accelerator.type}:{index}" for index in range(count))]
-    if str(name) not in present:
+    if str(name) not in [*present, "cpu:0"]:
         raise ValueError(f"device {str(name)!r} is not on this machine; there are auto, {', '.join(present)}")
     return torch.device(name)
 
