@@ -1,6 +1,8 @@
 """Decoding of every kind of picture file."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lucid_core.data.images import MAX_PIXELS, ImageReader
-from lucid_core.data.types import DataError
+from lucid_core.data.types import DataError, UnreadableNow
 
 READER = ImageReader()
 
@@ -183,6 +185,27 @@ def test_missing_file_and_folder_are_faults_of_the_data(tmp_path: Path) -> None:
         for read in (READER.decode, READER.probe):
             with pytest.raises(DataError, match=str(path)):
                 read(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        *((OSError(code, "seen"), True) for code in (errno.EMFILE, errno.EIO, errno.EACCES, errno.ESTALE)),
+        (MemoryError(), True),
+        (OSError("image file is truncated"), False),
+        (OSError(errno.EINVAL, "seen"), False),
+    ],
+)
+def test_what_does_not_lie_with_the_file_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, passing: bool
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(DataError, match="could not be read now" if passing else "damaged") as caught:
+        READER.decode(tmp_path / "a.png")
+    assert isinstance(caught.value, UnreadableNow) == passing and "\n" not in str(caught.value)
 
 
 def test_pictures_that_claim_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 from PIL import Image
 
 from lucid_core.data.images import ImageReader
-from lucid_core.data.scan import PictureScan, show_progress
-from lucid_core.data.types import DataError
+from lucid_core.data.scan import SLICE, PictureScan, show_progress
+from lucid_core.data.types import DataError, UnreadableNow
 
 from .test_images import files_that_are_no_pictures
 
@@ -74,3 +76,40 @@ def test_an_interrupt_does_not_wait_for_the_rest(tmp_path: Path, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         PictureScan(1, progress=interrupted)([tmp_path / str(i) for i in range(3000)])
     assert len(looked) < 3000
+
+
+def test_a_file_that_cannot_be_read_now_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{i}.png")
+    opened = Image.open
+
+    def few_files(path: Path, **options: Any) -> Any:
+        if path.name == "1.png":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, **options)
+
+    monkeypatch.setattr(Image, "open", few_files)
+    with pytest.raises(UnreadableNow, match=r"1\.png: could not be read now .*Too many open files"):
+        PictureScan(2)(sorted(tmp_path.iterdir()))
+
+
+def test_only_a_slice_of_the_files_waits_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, waiting, most = ThreadPoolExecutor.submit, 0, 0
+
+    def counted(self: ThreadPoolExecutor, *args: Any) -> Any:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        return submit(self, *args)
+
+    def progress(seen: Iterable[Any], count: int) -> Iterable[Any]:
+        nonlocal waiting
+        for one in seen:
+            waiting -= 1
+            yield one
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", counted)
+    monkeypatch.setattr(ImageReader, "inspect", lambda self, path, decode: (1, 1))
+    files = [tmp_path / str(i) for i in range(3 * SLICE + 1)]
+    assert list(PictureScan(2, progress=progress)(files)) == files
+    assert most == SLICE

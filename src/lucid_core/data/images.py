@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from lucid_core.data.structure import is_whole
-from lucid_core.data.types import DataError
+from lucid_core.data.types import DataError, UnreadableNow
 from lucid_core.seams import seam
 
 __all__ = ["MAX_PIXELS", "ImageReader", "upright_rgb"]
@@ -53,6 +53,7 @@ class ImageReader:
         Raises:
             DataError: The file is missing, empty, no picture, cut short, too large or of a depth without a defined
                 scale.
+            UnreadableNow: It could not be read for a reason that lies outside the file.
         """
         with _opened(path) as image:
             if size is not None and image.format in ("JPEG", "MPO"):
@@ -121,7 +122,7 @@ def _formats() -> tuple[str, ...]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open a picture; whatever goes wrong until the block ends is a fault of the file."""
+    """Open a picture; what goes wrong until the block ends is a fault of the file, unless it cannot be read now."""
     try:
         with Image.open(path, formats=_formats()) as image:
             if image.width * image.height > MAX_PIXELS:
@@ -138,6 +139,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         ) from None
     # Decoders of foreign bytes raise whatever they stumble on: OSError, SyntaxError, struct.error, IndexError ...
     except Exception as error:
+        if (passing := UnreadableNow.because(path, error)) is not None:
+            raise passing from error
         raise DataError(
             f"{path}: cannot be decoded ({_line(error)}); it is damaged or cut short: replace or remove the file"
         ) from error

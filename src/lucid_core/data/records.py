@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid_core.data.problems import Fault, Kind, Problem, summarise
-from lucid_core.data.types import DataError, Float32, Instances, Record, Truth
+from lucid_core.data.types import DataError, Float32, Instances, Record, Truth, UnreadableNow
 
 __all__ = ["TOLERANCE", "DataSet", "Listing", "make_instances", "make_truth", "match_classes"]
 
@@ -156,7 +156,9 @@ class Listing:
             except PermissionError:
                 raise DataError(f"{key}: this folder may not be read; change its permissions") from None
             # There is no such folder; or the name cannot be one: too long, or with characters that none can have.
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                if (passing := UnreadableNow.because(Path(key), error)) is not None:
+                    raise passing from error
                 stored = []
             composed = {unicodedata.normalize("NFC", name): name for name in stored}
             self._folders[key] = composed | {name: name for name in stored}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tqdm import tqdm
 
 from lucid_core.data.images import ImageReader
-from lucid_core.data.types import DataError
+from lucid_core.data.types import DataError, UnreadableNow
 
 __all__ = ["PictureScan", "Progress", "Size", "show_progress"]
 
@@ -17,6 +17,9 @@ __all__ = ["PictureScan", "Progress", "Size", "show_progress"]
 Size = tuple[int, int]
 #: Hands on what it is given and shows how far it is, as ``tqdm(items, total=count)`` does.
 Progress = Callable[[Iterable["Size | DataError"], int], Iterable["Size | DataError"]]
+
+#: Pictures that are handed to the threads at a time: a future for each of millions would fill memory.
+SLICE = 256
 
 
 class PictureScan:
@@ -46,11 +49,14 @@ class PictureScan:
 
         Returns:
             The size of each, or why it cannot be used.
+
+        Raises:
+            UnreadableNow: A file could not be read for a reason that lies outside it.
         """
         files = list(dict.fromkeys(pictures))
         pool = ThreadPoolExecutor(self.workers)
         try:
-            seen: Iterable[Size | DataError] = pool.map(self._look, files)
+            seen: Iterable[Size | DataError] = self._all(pool, files)
             if self.progress is not None:
                 seen = self.progress(seen, len(files))
             return dict(zip(files, seen, strict=True))
@@ -58,9 +64,15 @@ class PictureScan:
             # An interrupt does not wait for the rest.
             pool.shutdown(cancel_futures=True)
 
+    def _all(self, pool: ThreadPoolExecutor, files: Sequence[Path]) -> Iterator[Size | DataError]:
+        for start in range(0, len(files), SLICE):
+            yield from pool.map(self._look, files[start : start + SLICE])
+
     def _look(self, file: Path) -> Size | DataError:
         try:
             return self._reader.inspect(file, self.decode)
+        except UnreadableNow:
+            raise
         except DataError as error:
             return error
 

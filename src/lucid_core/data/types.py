@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DataError", "Float32", "Instances", "NoSplit", "Record", "Sample", "SampleKey", "Truth"]
+__all__ = ["DataError", "Float32", "Instances", "NoSplit", "Record", "Sample", "SampleKey", "Truth", "UnreadableNow"]
 
 Float32 = NDArray[np.float32]
 
@@ -20,6 +21,32 @@ class DataError(ValueError):
 
 class NoSplit(DataError):
     """The data set has no such split at all, as opposed to one that cannot be used."""
+
+
+class UnreadableNow(DataError):
+    """A file could not be read, for a reason that says nothing about the file: it is not left out, the run ends."""
+
+    @classmethod
+    def because(cls, path: Path, error: Exception) -> UnreadableNow | None:
+        """Tell a shortage, a failing disk and a lack of permission from a fault of the file.
+
+        Args:
+            path: The file or folder.
+            error: What reading it raised.
+
+        Returns:
+            The error to raise; ``None`` where the file is to blame.
+        """
+        if not isinstance(error, MemoryError) and not (isinstance(error, OSError) and error.errno in _NO_FAULT):
+            return None
+        seen = " ".join(str(error).split()) or type(error).__name__
+        return cls(
+            f"{path}: could not be read now ({seen}); the file itself may be whole: try again once that is mended"
+        )
+
+
+#: Reasons that lie with the machine, the disk or the permissions.
+_NO_FAULT = frozenset((errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.ESTALE, errno.EACCES, errno.EPERM))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,20 @@ import numpy as np
 from lucid_core.data.problems import Fault, Kind, Problem
 from lucid_core.data.records import TOLERANCE, DataSet, make_instances, make_truth
 from lucid_core.data.scan import PictureScan, Size
-from lucid_core.data.types import DataError, Float32, Record
+from lucid_core.data.types import DataError, Float32, Record, UnreadableNow
 from lucid_core.data.yolo_files import YoloFiles, image_ids, read_lines
 
-__all__ = ["read_yolo"]
+__all__ = ["read_yolo", "read_yolo_classes"]
+
+
+def read_yolo_classes(data_yaml: Path) -> DataSet:
+    """Read the class table alone: a split without images.
+
+    Raises:
+        DataError: The yaml is not usable.
+    """
+    names = YoloFiles(data_yaml).names
+    return DataSet((), names, tuple(range(len(names))))
 
 
 def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None) -> DataSet:
@@ -91,6 +101,8 @@ class _Reader:
             return None
         try:
             lines = [] if file is None else read_lines(file)
+        except UnreadableNow:
+            raise
         except DataError as error:
             self.tell(Kind.LABEL_FILE, f"{error}; {image.name} is left out", file or image)
             return None

@@ -11,7 +11,7 @@ import yaml
 
 from lucid_core.data.problems import Kind, Problem
 from lucid_core.data.records import Listing
-from lucid_core.data.types import DataError, NoSplit
+from lucid_core.data.types import DataError, NoSplit, UnreadableNow
 
 __all__ = ["SUFFIXES", "YoloFiles", "image_ids", "read_lines"]
 
@@ -143,10 +143,13 @@ def read_lines(file: Path) -> list[tuple[int, str]]:
 
     Raises:
         DataError: It is no text.
+        UnreadableNow: It could not be read for a reason that lies outside it.
     """
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        if (passing := UnreadableNow.because(file, error)) is not None:
+            raise passing from error
         raise DataError(f"{file}: cannot be read as UTF-8 text ({error})") from None
     return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
