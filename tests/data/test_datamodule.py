@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from PIL import Image
 
 from lucid_core.data.augment import Augmenter, Recipe
+from lucid_core.data.images import ImageReader
 from lucid_core.data.module import DataModule
 from lucid_core.data.shapes import CLASSES, write_shapes
 from lucid_core.data.types import DataError
@@ -177,6 +178,36 @@ def test_classes_are_known_right_after_construction(shapes: Path, tmp_path: Path
     assert (tmp_path / ".lucid/shapes/annotations/instances_val.json").is_file()
     generated.prepare_data()
     assert len(generated.val_set) == 2
+
+
+def test_a_validation_looks_at_no_training_picture(
+    shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    inspect = ImageReader.inspect
+
+    def counted(self: ImageReader, path: Path, decode: bool = False) -> tuple[int, int]:
+        looked.append(path.parent.name)
+        return inspect(self, path, decode)
+
+    monkeypatch.setattr(ImageReader, "inspect", counted)
+    data = module(shapes)
+    assert data.class_names == CLASSES and data.category_ids and not looked
+    trainer(tmp_path).validate(Seen(), data)
+    assert looked == ["val"] * 9
+    trainer(tmp_path).fit(Seen(), module(shapes))
+    assert looked.count("train") == TRAIN
+
+
+def test_every_process_asks_for_the_folder_of_the_run_whatever_it_has_to_tell(
+    shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Trainer] = []
+    monkeypatch.setattr(Trainer, "log_dir", property(asked.append))
+    data = module(shapes)
+    data.trainer = trainer(tmp_path)
+    data.setup("fit")
+    assert len(asked) == 2 and not data.train_set.problems
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,21 @@ from lucid_core.data.records import DataSet, Listing, make_instances, make_truth
 from lucid_core.data.scan import PictureScan, Size
 from lucid_core.data.types import DataError, Record
 
-__all__ = ["read_coco"]
+__all__ = ["read_coco", "read_coco_classes"]
 
 #: Image rows by the image's id.
 Images = dict[int | str, Row]
 #: Annotations by the image's id, each with the name that messages call it by.
 Rows = dict[int | str, list[tuple[str, Row]]]
+
+
+def read_coco_classes(annotations: Path) -> DataSet:
+    """Read the class table alone: a split without images.
+
+    Raises:
+        DataError: The file is no COCO json, or its categories are ambiguous.
+    """
+    return DataSet((), *read_categories(load_json(annotations)["categories"], annotations))
 
 
 def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = None) -> DataSet:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
-from lucid_core.data.coco import read_coco
+from lucid_core.data.coco import read_coco, read_coco_classes
 from lucid_core.data.records import DataSet
 from lucid_core.data.scan import PictureScan
 from lucid_core.data.types import DataError, NoSplit
-from lucid_core.data.yolo import read_yolo
+from lucid_core.data.yolo import read_yolo, read_yolo_classes
 
-__all__ = ["Layout", "Split", "open_split"]
+__all__ = ["Layout", "Split", "open_classes", "open_split"]
 
 Split = Literal["train", "val", "test"]
 Layout = Literal["auto", "coco", "yolo"]
@@ -51,7 +51,32 @@ def open_split(
         NoSplit: The data set has no such split; the message lists what was looked for.
         DataError: The split is there more than once, or cannot be used.
     """
-    root = Path(root)
+    place = _find(Path(root), split, layout, images, annotations)
+    return read_yolo(place, split, scan) if isinstance(place, Path) else read_coco(*place, scan)
+
+
+def open_classes(
+    root: str | Path,
+    split: Split,
+    layout: Layout = "auto",
+    images: str | Path | None = None,
+    annotations: str | Path | None = None,
+) -> DataSet:
+    """Read the class table of a split, without looking at a picture.
+
+    Takes and raises what :func:`open_split` does.
+
+    Returns:
+        The split without its images and problems.
+    """
+    place = _find(Path(root), split, layout, images, annotations)
+    return read_yolo_classes(place) if isinstance(place, Path) else read_coco_classes(place[1])
+
+
+def _find(
+    root: Path, split: Split, layout: Layout, images: str | Path | None, annotations: str | Path | None
+) -> Path | tuple[Path, Path]:
+    """Find the yaml of a YOLO data set, or the pictures folder and json of a COCO split."""
     if split not in get_args(Split) or layout not in get_args(Layout):
         raise DataError(
             f"split {split!r} with layout {layout!r}: split is one of {', '.join(get_args(Split))}, layout one of "
@@ -60,9 +85,9 @@ def open_split(
     if images is not None or annotations is not None:
         if images is None or annotations is None or layout == "yolo":
             raise DataError(f"{root}: give images and annotations of split {split!r} together, for a COCO data set")
-        return read_coco(root / images, root / annotations, scan)
+        return root / images, root / annotations
     if root.is_file() and root.suffix.lower() in (".yaml", ".yml") and layout != "coco":
-        return read_yolo(root, split, scan)
+        return root
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; name the root of a COCO or YOLO data set, or its data.yaml")
 
@@ -79,9 +104,9 @@ def open_split(
             f"yolo, give images and annotations, or name the yaml file itself as root"
         )
     if pairs:
-        return read_coco(*pairs[0], scan)
+        return pairs[0]
     if yamls:
-        return read_yolo(yamls[0], split, scan)
+        return yamls[0]
     places = [f"{file.relative_to(root)} with {folder.relative_to(root)}/" for folder, file in looked]
     places += _YAMLS if layout != "coco" else ()
     # Annotations without their pictures are a broken split, not a missing one.

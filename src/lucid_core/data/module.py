@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 from lucid_core.data.augment import Augmenter, Recipe
-from lucid_core.data.layout import Layout, Split, open_split
+from lucid_core.data.layout import Layout, Split, open_classes, open_split
 from lucid_core.data.loader import EvaluationLoader, TrainLoader
 from lucid_core.data.plan import BatchPlan, EpochPlan
 from lucid_core.data.problems import Problem
@@ -105,6 +105,11 @@ class DataModule(LightningDataModule):
         self._progress: dict[str, int] | None = None
 
     @cached_property
+    def _classes(self) -> DataSet:
+        """The class table of the training split, which is that of the run, for commands that train nothing."""
+        return open_classes(self._folder(), "train", self.layout, *self._places["train"])
+
+    @cached_property
     def train_set(self) -> DataSet:
         """The training split. Its classes are those of the run."""
         return self._read("train")
@@ -112,7 +117,7 @@ class DataModule(LightningDataModule):
     @cached_property
     def val_set(self) -> DataSet:
         """The validation split, its labels brought to the classes of the training split."""
-        return match_classes(self.train_set, self._read("val"))
+        return match_classes(self._classes, self._read("val"))
 
     @cached_property
     def test_set(self) -> DataSet:
@@ -123,12 +128,12 @@ class DataModule(LightningDataModule):
             if self.root != "shapes":
                 rank_zero_warn(f"testing on the validation split: {error}")
             return self.val_set
-        return match_classes(self.train_set, test)
+        return match_classes(self._classes, test)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, by label."""
-        return self.train_set.class_names
+        return self._classes.class_names
 
     @property
     def num_classes(self) -> int:
@@ -138,7 +143,7 @@ class DataModule(LightningDataModule):
     @property
     def category_ids(self) -> tuple[int, ...]:
         """Ids of the classes in result files, by label."""
-        return self.train_set.category_ids
+        return self._classes.category_ids
 
     def prepare_data(self) -> None:
         """Write the generated data set, if it is asked for and not there."""
@@ -165,7 +170,7 @@ class DataModule(LightningDataModule):
         """End the workers, and forget the data: by the next run it may be another."""
         for name in list(self._loaders):
             self._loaders.pop(name).close()
-        for name in ("train_set", "val_set", "test_set"):
+        for name in ("_classes", "train_set", "val_set", "test_set"):
             self.__dict__.pop(name, None)
 
     def on_exception(self, exception: BaseException) -> None:
@@ -216,11 +221,13 @@ class DataModule(LightningDataModule):
         return self._keep("test", self._evaluation(self.test_set))
 
     def _read(self, split: Split) -> DataSet:
-        root = write_shapes(SHAPES) if self.root == "shapes" else Path(self.root)
         images, annotations = self._places.get(split, (None, None))
         first = getattr(rank_zero_only, "rank", 0) == 0
         scan = PictureScan(progress=show_progress if first else None)
-        return open_split(root, split, self.layout, images, annotations, scan)
+        return open_split(self._folder(), split, self.layout, images, annotations, scan)
+
+    def _folder(self) -> Path:
+        return write_shapes(SHAPES) if self.root == "shapes" else Path(self.root)
 
     def _check_model(self) -> None:
         """Refuse a model of other classes here: on a GPU, a label too high for it ends the process."""
@@ -266,13 +273,15 @@ class DataModule(LightningDataModule):
         return loader
 
     def _report(self, split: str, data: DataSet) -> None:
+        # Lightning broadcasts it, so that every process must ask, whatever it has to tell.
+        folder = None if self.trainer is None else self.trainer.log_dir or self.trainer.default_root_dir
         if not data.problems or self._told.get(split) == data.problems:
             return
         self._told[split] = data.problems
         shown, whole = data.report(SHOWN), data.report(None)
         told = f"{self.root}, {split} split: {shown}"
-        if shown != whole and self.trainer is not None:
-            file = Path(self.trainer.log_dir or self.trainer.default_root_dir, f"problems-{split}.txt")
+        if shown != whole and self.trainer is not None and folder is not None:
+            file = Path(folder, f"problems-{split}.txt")
             told += f"\nAll of them are in {file}"
             if self.trainer.is_global_zero:
                 file.parent.mkdir(parents=True, exist_ok=True)
