@@ -85,7 +85,7 @@ def test_remarks_alone_are_clean(data: Yolo) -> None:
     [
         ({"val": None}, "val: .*no entry 'val'"),
         ({"train": "images/nowhere"}, "train: .*leads nowhere"),
-        ({"names": ["cat"], "nc": 2}, "train: .*nc is 2"),
+        ({"names": ["cat"], "nc": 2}, "train, val, test: .*nc is 2"),
     ],
 )
 def test_what_training_would_refuse_is_unusable(data: Yolo, change: dict[str, Any], seen: str) -> None:
@@ -99,7 +99,7 @@ def test_what_training_would_refuse_is_unusable(data: Yolo, change: dict[str, An
 
 def test_a_folder_that_is_not_there_is_unusable(tmp_path: Path) -> None:
     status, out, _ = command("check", tmp_path / "gone")
-    assert status == 4 and "no such folder" in out
+    assert status == 4 and out.count("no such folder") == 1
     assert json.loads(command("check", tmp_path / "gone", "--json")[1])["verdict"] == "unusable"
 
 
@@ -128,7 +128,35 @@ def test_splits_and_places_can_be_named(tmp_path: Path) -> None:
     assert command("check", root, "--split", "val")[0] == 0
     assert command("check", root, "--train_images", "pictures", "--train_annotations", "boxes.json")[0] == 0
     status, out, _ = command("check", root, "--split", "test")
-    assert status == 4 and "no split 'test' found" in out
+    assert status == 4 and "no split 'test' found" in out and "training would not start" not in out
+
+
+def test_splits_are_read_in_one_order_whatever_the_order_asked(data: Yolo) -> None:
+    assert list(check(data.root, ("val", "train")).splits) == ["train", "val"]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_leaves_early_sees_no_traceback(data: Yolo, options: tuple[str, ...]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(lucid_core.__file__).parents[1])}
+    argv = [sys.executable, "-m", "lucid_core", "data", "check", str(data.root), *options]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_one_line(data: Yolo) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(lucid_core.__file__).parents[1])}
+    argv = [sys.executable, "-c", "import sys; from lucid_core.data.command import main; sys.exit(main(sys.argv[1:]))"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*argv, "check", str(data.root)], stdout=full, stderr=subprocess.PIPE, text=True, env=environment
+        )
+    assert done.returncode == 1 and done.stderr.startswith("lucid: error: ") and done.stderr.count("\n") == 1
 
 
 def test_decoding_in_full_is_asked_for(data: Yolo) -> None:

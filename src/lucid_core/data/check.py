@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -40,12 +40,14 @@ class Check:
     Attributes:
         root: The data set.
         splits: The splits that can be used, by name, labels in the order of the first one.
-        errors: Why training could not start, one line each.
+        errors: Why splits cannot be used, one line each.
+        refused: Those splits.
     """
 
     root: Path
     splits: dict[str, DataSet] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    refused: list[Split] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
@@ -107,6 +109,9 @@ class Check:
 
     def _conclusion(self) -> str:
         if self.verdict is Verdict.UNUSABLE:
+            # Training does without a test split.
+            if self.refused == ["test"]:
+                return "unusable: split 'test' cannot be read"
             return "unusable: training would not start"
         if self.verdict is Verdict.CLEAN:
             return "clean: training uses all of it, as it is"
@@ -137,8 +142,11 @@ def check(
         What was found; faults of the data are in it, not raised.
     """
     result = Check(root)
-    asked: Sequence[Split] = splits or ("train", "val", "test")
-    for split in asked:
+    refused: dict[str, list[Split]] = {}
+    # In this order whatever the order asked: classes are matched to those of the first, as in training.
+    for split in get_args(Split):
+        if splits and split not in splits:
+            continue
         try:
             images, annotations = (places or {}).get(split, (None, None))
             data = open_split(root, split, layout, images, annotations, scan)
@@ -146,7 +154,10 @@ def check(
             result.splits[split] = match_classes(first, data)
         except DataError as error:
             if not (isinstance(error, NoSplit) and split == "test" and not splits):
-                result.errors.append(f"{split}: {error}")
+                refused.setdefault(str(error), []).append(split)
+    # What is wrong with the data set as a whole is said once.
+    result.errors = [f"{', '.join(names)}: {error}" for error, names in refused.items()]
+    result.refused = [split for names in refused.values() for split in names]
     return result
 
 

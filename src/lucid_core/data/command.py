@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ EPILOG = """exit status:
   1  the check itself failed
   2  the command line was not understood
   3  usable, but training would leave something out or change it
-  4  unusable, training would not start
+  4  unusable: a split cannot be read; without train or val, training would not start
 """
 
 
@@ -36,18 +37,29 @@ def main(argv: Sequence[str]) -> int:
         argv: What follows ``data`` on the command line.
     """
     options = _parser().parse_args(argv)
-    places = {split: (getattr(options, f"{split}_images"), getattr(options, f"{split}_annotations")) for split in _OWN}
-    scan = PictureScan(options.workers, options.decode, show_progress)
     try:
-        result = check(options.root, options.split, options.layout, places, scan)
+        return _check(options)
     except KeyboardInterrupt:
         return 130
-    if options.json:
-        print(json.dumps(result.as_json(), indent=2))
-    else:
-        # File names may hold bytes that are no text, and the terminal may not know every script.
-        encoding = sys.stdout.encoding or "utf-8"
-        print(result.text(options.limit).encode(encoding, "backslashreplace").decode(encoding))
+    except OSError as error:
+        if os.environ.get("LUCID_DEBUG"):
+            raise
+        print(f"lucid: error: {' '.join(str(error).split())} (LUCID_DEBUG=1 shows where)", file=sys.stderr)
+        return 1
+
+
+def _check(options: argparse.Namespace) -> int:
+    places = {split: (getattr(options, f"{split}_images"), getattr(options, f"{split}_annotations")) for split in _OWN}
+    scan = PictureScan(options.workers, options.decode, show_progress)
+    result = check(options.root, options.split, options.layout, places, scan)
+    text = json.dumps(result.as_json(), indent=2) if options.json else result.text(options.limit)
+    # File names may hold bytes that are no text, and the terminal may not know every script.
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:
+        # Whoever reads, such as `head`, has seen enough. Python would complain once more as it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return result.verdict
 
 
