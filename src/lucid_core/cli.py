@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -28,6 +27,7 @@ from torch.optim import Optimizer
 
 from lucid_core import plugins
 from lucid_core.advice import checkpoint_fault, explain, not_installed, one_line, trainer_fault
+from lucid_core.checkpoint import read_saved
 from lucid_core.data.types import DataError
 from lucid_core.defaults import TRAINER_DEFAULTS, callbacks_of, deterministic_on, run_loggers
 
@@ -254,10 +254,8 @@ def _base_configs(options: Sequence[str]) -> list[str]:
         return [] if names_config or names_data else ["--config", str(CONFIGS / "demo.yaml")]
     if not checkpoint.is_file():
         return []
-    try:
-        trained_with = torch.load(checkpoint, map_location="cpu", weights_only=True).get("hyper_parameters", {})
-    except Exception as error:
-        raise ValueError(f"{checkpoint} is no checkpoint that can be read: {error}") from error
+    held = read_saved(checkpoint)
+    trained_with = held.get("hyper_parameters", {}) if isinstance(held, dict) else {}
     # The class names come from the data; what starts with an underscore is Lightning's own note.
     model = {k: v for k, v in trained_with.items() if not k.startswith("_") and k != "class_names"}
     base = ["--config", json.dumps({"model": model})]

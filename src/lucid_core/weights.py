@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
+from lucid_core.checkpoint import read_saved
 from lucid_core.network.head import Branch, Stem
 
 __all__ = ["Weights", "fit_weights", "read_weights", "start_from"]
@@ -76,10 +77,9 @@ def read_weights(file: str) -> Weights:
             f"model.weights: no file is called {file!r}; name a checkpoint, such as RUN/checkpoints/best.ckpt"
         )
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"model.weights {file} is no file of weights that can be read: {reason}") from error
+        held = read_saved(path)
+    except ValueError as error:
+        raise ValueError(f"model.weights: {error}") from error
     if not isinstance(held, Mapping):
         raise ValueError(f"model.weights {file} holds a {type(held).__name__}, not a checkpoint or the weights of one")
     state = _tensors(held.get("state_dict", held))

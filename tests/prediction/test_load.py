@@ -109,11 +109,11 @@ def other_average(path: Path, held: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (text, "is no checkpoint of lucid-core: it cannot be read"),
-        (empty, "is no checkpoint of lucid-core: it cannot be read"),
-        (cut, "is no checkpoint of lucid-core: it cannot be read"),
-        (code, "is no checkpoint of lucid-core: it cannot be read"),
-        (torch_code, "is no checkpoint of lucid-core: it cannot be read"),
+        (text, "is no checkpoint that can be read"),
+        (empty, "is no checkpoint that can be read"),
+        (cut, "is no checkpoint that can be read"),
+        (code, "is no checkpoint that can be read"),
+        (torch_code, "is no checkpoint that can be read"),
         (another, "of another program: it holds model, epoch"),
         (a_tensor, "of another program: it holds a Tensor"),
         (lightning, "of another program: it holds state_dict, hyper_parameters, epoch"),

@@ -142,8 +142,8 @@ def broken(kind: str, trained: Path) -> str:
     [
         ("nothing", "no file is called"),
         ("folder", "no file is called"),
-        ("text", "is no file of weights that can be read"),
-        ("cut", "is no file of weights that can be read"),
+        ("text", "is no checkpoint that can be read"),
+        ("cut", "is no checkpoint that can be read"),
         ("list", "holds a list, not a checkpoint"),
         ("other network", "holds nothing that fits this network: model.0.conv.weight"),
         ("no tensors", "holds nothing that fits this network: no tensors at all"),

@@ -113,11 +113,11 @@ class Routine(Router):
         known = family.of(job.signature)
         if known.recording is None:
             return self._learn(family, known, job, native)
+        if known.recording.overlaid(job):
+            return self._natively(Reason.ALIAS, native)
         if (change := self._change(known, known.recording, job)) is not None:
             self.retire(*change)
             return self._natively(change[0], native)
-        if known.recording.overlaid(job):
-            return self._natively(Reason.ALIAS, native)
         if self._proof and known.proof_due():
             return self._prove(known, known.recording, job, native)
         return self._replay(known, known.recording, job)
@@ -141,7 +141,8 @@ class Routine(Router):
         if self._version == job.version:
             return True
         self._version = job.version
-        if not self._families:
+        if not any(family.recorded() for family in self._families.values()):
+            self._families.clear()
             return True
         why = "the optimizer's state was loaded, or its groups changed"
         if self._rearms == REARMS:

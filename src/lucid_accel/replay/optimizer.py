@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from inspect import unwrap
 from typing import Any, ClassVar
 
@@ -12,12 +12,16 @@ from torch.optim import Optimizer
 
 from lucid_accel.acceleration import Undo
 from lucid_accel.adapters import marked, take
+from lucid_accel.graphs.job import bits
 from lucid_accel.graphs.routine import Native, Routine
 from lucid_accel.replay.base import Replay
 from lucid_accel.site import Answer, Site, no, recordable, yes
 from lucid_core.optim.musgd import MuSGD
 
-__all__ = ["OptimizerReplay"]
+__all__ = ["OptimizerReplay", "settings_of"]
+
+#: Attributes of every optimizer that no arithmetic reads; schedulers leave a step on it.
+_OWN = frozenset(("version", "defaults", "state", "param_groups", "step"))
 
 
 class OptimizerReplay(Replay):
@@ -60,6 +64,10 @@ class OptimizerReplay(Replay):
             return no(f"it needs the optimizer {MuSGD.__name__}", f"this run has {seen}", "set model.optimizer=musgd")
         return yes()
 
+    def attributes(self) -> Hashable:
+        """Return the public attributes of the optimizer, which a class made of MuSGD may read in the seam."""
+        return settings_of(vars(self._taken), _OWN)
+
     def install(self, site: Site) -> Undo:
         """Send every call of the seam to a routine."""
         optimizer, engine = self.part(site), site.engine()
@@ -72,3 +80,8 @@ class OptimizerReplay(Replay):
             return self.call(routine, native, *args)
 
         return self.drive(routine, optimizer, take(site.module, self.claims[0], self.owner, optimizer, routed))
+
+
+def settings_of(values: Mapping[str, Any], without: Collection[str]) -> Hashable:
+    """Return public settings by name, such that equal ones have equal bits."""
+    return tuple((name, *bits(x)) for name, x in values.items() if name not in without and not name.startswith("_"))

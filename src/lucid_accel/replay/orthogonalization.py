@@ -52,6 +52,7 @@ class OrthogonalizationReplay(OptimizerReplay):
         """Replay for these stacks."""
 
         def describe() -> Job:
-            return Job(lambda own: native(own, steps), stacks, routine.device, settings=bits(steps))
+            settings = bits(steps), self.attributes()
+            return Job(lambda own: native(own, steps), stacks, routine.device, settings=settings)
 
         return routine(partial(native, stacks, steps), describe)

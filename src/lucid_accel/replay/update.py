@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from lucid_accel.adapters import is_free
-from lucid_accel.graphs.job import Job, bits
+from lucid_accel.graphs.job import Job
 from lucid_accel.graphs.routine import Routine
-from lucid_accel.replay.optimizer import OptimizerReplay
+from lucid_accel.replay.optimizer import OptimizerReplay, settings_of
 from lucid_accel.site import Answer, Site, no
 from lucid_core.optim.musgd import MuSGD
 
@@ -24,9 +24,6 @@ _LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
 
 #: What calls the seam, and what takes its results.
 _AROUND = ("update", "apply")
-
-#: Attributes of every optimizer that no arithmetic reads; schedulers leave a step on it.
-_OWN = frozenset(("version", "defaults", "state", "param_groups", "step"))
 
 # Loops in C: there are hundreds of parameters.
 _grad = attrgetter("grad")
@@ -111,14 +108,10 @@ class UpdateReplay(OptimizerReplay):
                 routine.device,
                 fixed=[*params, *momenta, weight_decay],
                 written=momenta,
-                settings=(_bits(group, _LIVE), _bits(vars(optimizer), _OWN)),
+                settings=(settings_of(group, _LIVE), self.attributes()),
                 key=id(group),
                 version=optimizer.version,
                 dtype=torch.float32,
             )
 
         return routine(partial(native, params, group, weight_decay), describe)
-
-
-def _bits(values: dict[str, Any], without: frozenset[str]) -> tuple[Any, ...]:
-    return tuple((name, *bits(x)) for name, x in values.items() if name not in without and not name.startswith("_"))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
+from lucid_core.checkpoint import read_saved
+
 if TYPE_CHECKING:
     from lucid_core.module import Detector
 
@@ -57,11 +59,7 @@ def load_detector(kind: type[AnyDetector], path: Path, device: str | torch.devic
     where = pick_device(device)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint; a run keeps its own in RUN/checkpoints")
-    try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    # Foreign bytes raise whatever the reader stumbles on, and torch explains at length how to run their code.
-    except Exception as error:
-        raise ValueError(f"{path} is no checkpoint of lucid-core: it cannot be read ({_cause(error)})") from error
+    held = read_saved(path)
     settings = held.get("hyper_parameters") if isinstance(held, Mapping) else None
     if not isinstance(settings, Mapping) or "class_names" not in settings or "state_dict" not in held:
         content = ", ".join(map(str, list(held)[:5])) if isinstance(held, Mapping) else f"a {type(held).__name__}"
