@@ -1,8 +1,7 @@
 """Faults that people who train detectors have reported in public, each by its number in the list this project follows.
 
 A case is a test here, or a test elsewhere that ``ELSEWHERE`` names, or cannot occur, for the reason in ``NOT_HERE``.
-Group A is about data and labels, group E about evaluation. Group D is about the command line and plugins; what it has
-to do with data are values in a configuration, which ``tests/cli`` tests.
+Group A is about data and labels, group E about evaluation. Group B is in ``tests/training``, group D in ``tests/cli``.
 """
 
 from __future__ import annotations
