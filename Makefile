@@ -26,8 +26,9 @@ MAKES := pyproject.toml setup.py src/lucid_accel/pyproject.toml
 demo: $(VENV)/ready
 	$(BIN)/lucid fit $(ARGS)
 
+# One thread in each process: the processes have the cores.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 gpu: $(VENV)/ready
 	$(BIN)/python -m pytest -m gpu $(ARGS)
