@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from record import Red, environment, interval, outcome_of, parser_of, summary, write
+from record import Red, begin, interval, outcome_of, parser_of, summary, write
 
 from lucid_accel.testing import Outcome, digest, first_difference
 
@@ -93,13 +93,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--arms", nargs="+", default=["NetworkReplay+LossReplay"])
     args = parser.parse_args()
-    named = ("size", "precision", "workers", "annotations", "val_annotations", "pairs", "epochs", "arms")
-    record = {
-        "what": "fits",
-        **environment(args),
-        "settings": {name: getattr(args, name) for name in named},
-        "rows": [],
-    }
+    record = begin(args, "fits", "val_annotations", "pairs", "epochs", "arms")
     for batch in args.batch:
         record["rows"].append(fits(args, batch))
         write(args, record)

@@ -11,18 +11,16 @@ several joined by ``+``; all that are named have to get along in one fit.
 from __future__ import annotations
 
 import argparse
-import logging
 import tempfile
 import time
 import timeit
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from record import Red, busy, environment, interval, outcome_of, parser_of, summary, write
+from record import Red, add_windows, begin, busy, interval, outcome_of, parser_of, quieten, summary, write
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
@@ -223,16 +221,11 @@ def routing(args: argparse.Namespace) -> dict[str, float]:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), help="accelerations, those of one arm joined by +")
-    parser.add_argument("--parity", type=int, default=40, help="steps after which checkpoints are compared")
-    parser.add_argument("--warmup", type=int, default=130, help="steps before windows begin, the second proof included")
-    parser.add_argument("--window", type=int, default=10, help="steps of a window, the first two not timed")
-    parser.add_argument("--rounds", type=int, default=8, help="windows of each arm")
+    add_windows(parser)
     args = parser.parse_args()
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=UserWarning)
-    named = ("size", "precision", "workers", "annotations", "arms", "parity", "warmup", "window", "rounds")
-    record = {"what": "steps", **environment(args), "settings": {name: getattr(args, name) for name in named}}
-    record |= {"routing_ms": routing(args), "rows": []}
+    quieten()
+    record = begin(args, "steps", "arms", "parity", "warmup", "window", "rounds")
+    record["routing_ms"] = routing(args)
     print("routing", record["routing_ms"], "ms")
     for batch in args.batch:
         record["rows"].append(steps(args, batch))

@@ -10,9 +10,7 @@ which the GPU computes. Network and objective are replayed throughout, so that t
 from __future__ import annotations
 
 import argparse
-import logging
 import timeit
-import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import torch
 from accelerated_steps import NATIVE, collect, replays_of, switch, train
 from lightning.pytorch import Callback, Trainer
-from record import Red, busy, environment, interval, parser_of, summary, write
+from record import Red, add_windows, begin, busy, interval, parser_of, quieten, summary, write
 from torch.profiler import ProfilerActivity, profile
 
 from lucid_accel import Replay, UpdateReplay
@@ -173,16 +171,11 @@ class Describing(Routine):
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--parity", type=int, default=40, help="steps after which checkpoints are compared")
-    parser.add_argument("--warmup", type=int, default=130, help="steps before windows begin, the second proof included")
-    parser.add_argument("--window", type=int, default=10, help="steps of a window, the first two not timed")
-    parser.add_argument("--rounds", type=int, default=8, help="windows of each arm")
+    add_windows(parser)
     args = parser.parse_args()
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=UserWarning)
-    named = ("size", "precision", "workers", "annotations", "parity", "warmup", "window", "rounds")
-    record = {"what": "updates", **environment(args), "settings": {name: getattr(args, name) for name in named}}
-    record |= {"routing_ms": routing(), "rows": []}
+    quieten()
+    record = begin(args, "updates", "parity", "warmup", "window", "rounds")
+    record["routing_ms"] = routing()
     print("routing", record["routing_ms"], "ms")
     for batch in args.batch:
         record["rows"].append(phases(args, batch))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import platform
 import statistics
 import subprocess
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,26 @@ def environment(args: argparse.Namespace) -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
+
+
+def begin(args: argparse.Namespace, what: str, *named: str) -> dict[str, Any]:
+    """Return a record without rows: what it is of, where it was made, and the options that are named."""
+    settings = {name: getattr(args, name) for name in ("size", "precision", "workers", "annotations", *named)}
+    return {"what": what, **environment(args), "settings": settings, "rows": []}
+
+
+def quieten() -> None:
+    """Keep Lightning's remarks and advice from the screen."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=UserWarning)
+
+
+def add_windows(parser: argparse.ArgumentParser) -> None:
+    """Add the options of benchmarks that alternate windows within one fit."""
+    parser.add_argument("--parity", type=int, default=40, help="steps after which checkpoints are compared")
+    parser.add_argument("--warmup", type=int, default=130, help="steps before windows begin, the second proof included")
+    parser.add_argument("--window", type=int, default=10, help="steps of a window, the first two not timed")
+    parser.add_argument("--rounds", type=int, default=8, help="windows of each arm")
 
 
 def write(args: argparse.Namespace, record: dict[str, Any]) -> None:

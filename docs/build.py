@@ -226,6 +226,10 @@ def _records(what: str) -> list[dict[str, Any]]:
     return [dict(json.loads(path.read_text()), file=path.name) for path in newest.values()]
 
 
+def _routing(record: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {ms:.2f} ms" for name, ms in record["routing_ms"].items())
+
+
 def _arm(name: str) -> str:
     return name.replace("+", " + ")
 
@@ -249,13 +253,12 @@ def _measured_steps() -> str:
             for row in record["rows"]
             for arm, found in row["arms"].items()
         ]
-        routing = ", ".join(f"{name} {ms:.2f} ms" for name, ms in record["routing_ms"].items())
         parts += [
             f"One training step, {_where(record)}: nano, {record['settings']['size']} px, "
             f"{record['settings']['precision']}, real batches kept in memory, windows of every arm in turn within one "
             "fit, checkpoints of all arms equal in bits. Times faster: median of the windows, and the 95 % interval of "
             "the mean. Busy: time in which the GPU computes. "
-            f"Deciding costs a step {routing} of host time.",
+            f"Deciding costs a step {_routing(record)} of host time.",
             "",
             "| batch | | step | times faster | GPU busy | set-up | memory reserved | peak, with proof |",
             "|---|---|---|---|---|---|---|---|",
@@ -275,11 +278,11 @@ def _measured_updates() -> str:
             for row in record["rows"]
             for arm, found in row["arms"].items()
         ]
-        routing = ", ".join(f"{name} {ms:.2f} ms" for name, ms in record["routing_ms"].items())
         parts += [
             f"Phases after the backward, {_where(record)}: the same training, network and objective replayed; each "
             "phase timed from one synchronisation to the next. Busy: time in which the GPU computes in the replayed "
-            f"phase. Describing and comparing a call takes {routing} of host time, contained in the figures.",
+            f"phase. Describing and comparing a call takes "
+            f"{_routing(record)} of host time, contained in the figures.",
             "",
             "| batch | | phase | native | replayed | times faster | GPU busy | replayed over busy |",
             "|---|---|---|---|---|---|---|---|",
