@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from lucid_accel.graphs.engine import CaptureError, CollectionPause, Engine
+from lucid_accel.graphs.entry import SECOND_PROOF
 from lucid_accel.graphs.job import Job, JobSignature
 from lucid_accel.graphs.listener import Listener
 from lucid_accel.graphs.proof import Verdict
 from lucid_accel.graphs.router import LATER_WARMUP, REARMS, WARMUP, WHOLE_CHECK, Router
+from lucid_accel.graphs.shelf import KNOWN, RECORDED
 from lucid_accel.graphs.single import SingleRecording
 from lucid_accel.graphs.trial import Trial
 from lucid_accel.reasons import Reason
@@ -21,13 +23,6 @@ from lucid_accel.reasons import Reason
 __all__ = ["Routine"]
 
 Native = Callable[[], Sequence[Tensor]]
-
-#: Signatures that may be recorded, of each key.
-RECORDED = 8
-#: Signatures that are kept count of, of each key.
-KNOWN = 64
-#: Replays after which a recording is proven once more.
-SECOND_PROOF = 100
 
 
 @dataclass(slots=True)
