@@ -191,8 +191,10 @@ def test_names_of_any_script_and_of_bytes_that_are_no_text_can_be_printed(tmp_pa
     Path(bad).write_bytes(b"")
     data.read()
     for options in ((), ("--json",)):
-        status, out, err = command("check", data.root, *options)
-        assert (status, err) == (3, "") and "\\udcff.png" in out
+        line = [sys.executable, "-m", "lucid_core", "data", "check", str(data.root), *options]
+        environment = {**os.environ, "PYTHONPATH": str(Path(lucid_core.__file__).parents[1])}
+        done = subprocess.run(line, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (3, "") and "\\udcff.png" in done.stdout
 
 
 def test_neither_torch_nor_lightning_is_needed(data: Yolo) -> None:
@@ -208,3 +210,8 @@ def test_neither_torch_nor_lightning_is_needed(data: Yolo) -> None:
 def test_the_page_says_what_happens_to_every_kind_of_problem() -> None:
     page = (Path(__file__).parents[2] / "docs/data.md").read_text()
     assert not [kind for kind in Kind if f"| {kind.seen} | {kind.effect.value} |" not in page]
+
+
+def test_a_mistyped_option_is_answered_with_the_one_that_was_meant() -> None:
+    status, _, err = command("check", ".", "--decod")
+    assert status == 2 and "did you mean --decode?" in err

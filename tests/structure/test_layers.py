@@ -55,7 +55,7 @@ LAYERS = {
     "network": {"types", "seams", "network"},
     "objective": {"types", "seams", "objective", "network"},
     "optim": {"types", "seams", "optim"},
-    "data": {"types", "seams", "data"},
+    "data": {"arguments", "types", "seams", "data"},
     "evaluation": {"types", "seams", "evaluation", "data", "network", "objective"},
 }
 

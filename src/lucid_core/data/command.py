@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import get_args
 
+from lucid_core.arguments import Parser
 from lucid_core.data.check import check
 from lucid_core.data.layout import Layout, Split
 from lucid_core.data.scan import PictureScan, show_progress
@@ -23,11 +24,6 @@ EPILOG = """exit status:
   3  usable, but training would leave something out or change it
   4  unusable: a split cannot be read; without train or val, training would not start
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"lucid: error: {message} (`lucid data check --help` lists the options)\n")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,10 +49,8 @@ def _check(options: argparse.Namespace) -> int:
     scan = PictureScan(options.workers, options.decode, show_progress)
     result = check(options.root, options.split, options.layout, places, scan)
     text = json.dumps(result.as_json(), indent=2) if options.json else result.text(options.limit)
-    # File names may hold bytes that are no text, and the terminal may not know every script.
-    encoding = sys.stdout.encoding or "utf-8"
     try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        print(text, flush=True)
     except BrokenPipeError:
         # Whoever reads, such as `head`, has seen enough. Python would complain once more as it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,8 +62,8 @@ _OWN = ("train", "val")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="lucid data", description="Look after a data set.", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="check", parser_class=_Parser)
+    parser = Parser(prog="lucid data", description="Look after a data set.", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="check", parser_class=Parser)
     one = commands.add_parser(
         "check",
         help="say what a data set holds and what is wrong with it",

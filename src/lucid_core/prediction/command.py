@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
 
+from lucid_core.arguments import Parser
 from lucid_core.prediction.sources import PictureFile, SourceError, find_pictures
 
 __all__ = ["main"]
@@ -42,17 +42,6 @@ examples:
   lucid predict RUN/checkpoints/best.ckpt folder "more/**/*.png" --score 0.5 --output found
   lucid predict RUN/checkpoints/best.ckpt folder --device cuda:1 --batch_size 64 --no_pictures
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
-        if message.startswith("unrecognized") and unknown.startswith("-"):
-            options = [option for action in self._actions for option in action.option_strings]
-            nearest = get_close_matches(unknown.partition("=")[0], options, n=1)
-            hint = f"; did you mean {nearest[0]}?" if nearest else "; `lucid predict --help` lists them"
-            message = f"no option is called {unknown!r}{hint}"
-        self.exit(2, f"lucid: error: {message}\n")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -160,7 +149,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, files: Sequ
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="lucid predict",
         usage="lucid predict CHECKPOINT SOURCE [SOURCE ...] [options]",
         description=DESCRIPTION,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch
@@ -56,27 +56,14 @@ class Options(TypedDict, total=False):
 
 
 def predict(
-    detector: Detector,
-    images: Picture | Sequence[Picture],
-    *,
-    score: float = 0.25,
-    limit: int = MOST,
-    decoder: Decoder | None = None,
-    batch_size: int = 16,
-    image_size: int | None = None,
-    precision: Precision = "32-true",
+    detector: Detector, images: Picture | Sequence[Picture], **options: Unpack[Options]
 ) -> list[ImageDetections]:
     """Find the objects in pictures, with the averaged weights, on the device where the detector is.
 
     Args:
         detector: Any detector; whether it trains changes nothing, and nothing changes in it.
         images: One picture or several: paths, pictures of Pillow's, uint8 arrays of RGB pixels.
-        score: See :class:`Options`, as for all that follow.
-        limit: Objects of a picture at most.
-        decoder: ``end_to_end`` or ``nms``.
-        batch_size: Pictures that go through the network together.
-        image_size: Side of the network's input in pixels.
-        precision: Of the network.
+        options: See :class:`Options`.
 
     Returns:
         The detections of each picture, in order; a list also for one.
@@ -87,16 +74,7 @@ def predict(
     single = isinstance(images, (str, os.PathLike, Image.Image)) or (isinstance(images, np.ndarray) and images.ndim < 4)
     pictures: Sequence[Picture] = [images] if single else list(images)  # type: ignore[list-item, arg-type]
     found = []
-    for result in stream(
-        detector,
-        pictures,
-        score=score,
-        limit=limit,
-        decoder=decoder,
-        batch_size=batch_size,
-        image_size=image_size,
-        precision=precision,
-    ):
+    for result in stream(detector, pictures, **options):
         if isinstance(result, DataError):
             raise result
         found.append(result)
@@ -114,7 +92,9 @@ def stream(
     image_size: int | None = None,
     precision: Precision = "32-true",
 ) -> Iterator[ImageDetections | DataError]:
-    """Yield for each picture, in order, what was found in it or why it cannot be read. See :func:`predict`.
+    """Yield for each picture, in order, what was found in it or why it cannot be read.
+
+    Options are those of :class:`Options`.
 
     Raises:
         ValueError: An option is out of its range; before the first picture is asked for.
