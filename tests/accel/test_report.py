@@ -13,11 +13,12 @@ import pytest
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 
-from lucid_accel import AccelerationError, LossReplay, NetworkReplay
+from lucid_accel import AccelerationError, LossReplay, NetworkReplay, UpdateReplay
 from lucid_accel.clock import FitClock
 from lucid_accel.reasons import Reason
 from lucid_accel.report import FILE, collect
 from tests.accel.conftest import Act, Net, Validated, fit, warned
+from tests.accel.muon import Muon
 
 
 def body(**options: Any) -> NetworkReplay:
@@ -215,3 +216,24 @@ def test_without_both_kinds_of_steps_there_is_no_estimate() -> None:
     for _ in range(4):
         clock.step(False)
     assert clock.native_seconds(0.0) is None
+
+
+def test_steps_that_recorded_or_proved_tell_of_no_kind_of_step(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    count = FitClock.step
+
+    def noting(self: FitClock, replayed: bool, setup: bool = False) -> None:
+        steps.append((replayed, setup))
+        count(self, replayed, setup)
+
+    monkeypatch.setattr(FitClock, "step", noting)
+    fit([UpdateReplay(strict=True)], Muon())
+    assert steps[:4] == [(False, False), (False, True), (False, True), (True, False)]
+    assert set(steps[4:]) == {(True, False)}
+
+
+def test_the_time_of_such_a_step_is_left_out() -> None:
+    clock = FitClock()
+    for _ in range(5):
+        clock.step(False, setup=True)
+    assert clock.steps() == (None, None)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from lucid_accel import OrthogonalizationReplay, UpdateReplay
 from lucid_core.optim.musgd import MuSGD
+from lucid_core.optim.newton_schulz import newton_schulz
+from lucid_core.seams import seam
 from tests.accel.pair import SHAPES, Pair, noise, parameters, replaying
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
@@ -105,14 +107,16 @@ def test_the_rate_and_the_decay_change_at_every_step(replay: Any) -> None:
         assert pair.step() == ["replay", "replay"]
 
 
-def test_an_attribute_that_a_subclass_reads_is_watched() -> None:
+@both_replays
+def test_an_attribute_that_a_subclass_reads_is_watched(replay: Any) -> None:
     class Scaled(MuSGD):
         scale = 1.0
 
+        @seam("update.prepare.orthogonalize")
         def orthogonalize(self, stacks: Sequence[Tensor], steps: int) -> list[Tensor]:
-            return [x * self.scale for x in super().orthogonalize(stacks, steps)]
+            return [newton_schulz(x, steps) * self.scale for x in stacks]
 
-    pair = replaying(kind=Scaled)
+    pair = replaying(kind=Scaled, replay=replay)
     assert pair.step() == ["replay"]
     for optimizer in pair.optimizers:
         optimizer.scale = 2.0  # type: ignore[attr-defined]

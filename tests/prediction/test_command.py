@@ -144,6 +144,7 @@ def test_an_original_is_never_written_over(lucid: Command, checkpoint: Path, sha
         (("in", "--scroe", "0.5"), "no option is called '--scroe'; did you mean --score?"),
         (("in", "--decoder", "soft"), "argument --decoder: invalid choice: 'soft'"),
         (("in", "--limit", "many"), "argument --limit: invalid int value: 'many'"),
+        (("--", "--no-such-file.png"), "--no-such-file.png: no such file, folder or pattern"),
         ((), "the following arguments are required: SOURCE"),
     ],
 )

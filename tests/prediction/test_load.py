@@ -161,3 +161,16 @@ def test_prediction_on_a_gpu_is_that_on_the_cpu(checkpoint: Path, shapes: Path) 
     for size in (1, 4):
         for one, other in zip(on_cpu, detector.predict(pictures, score=0.0, batch_size=size), strict=True):
             assert np.allclose(one.scores, other.scores, atol=1e-3)
+
+
+def test_a_device_that_fails_is_no_fault_of_the_checkpoint(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: all devices are busy")
+
+    monkeypatch.setattr(Detector, "to", fail)
+    with pytest.raises(RuntimeError, match="devices are busy"):
+        load_detector(Detector, checkpoint, "cpu")
+
+
+def test_the_cpu_may_be_named_by_its_number(checkpoint: Path) -> None:
+    assert pick_device("cpu:0") == pick_device(torch.device("cpu", 0)) == torch.device("cpu:0")

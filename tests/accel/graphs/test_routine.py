@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lucid_accel.graphs.routine import KNOWN, RECORDED, SECOND_PROOF
+from lucid_accel.graphs.entry import SECOND_PROOF
+from lucid_accel.graphs.shelf import KNOWN, RECORDED
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.reasons import Reason
 from tests.accel.graphs.adder import Adder, replaying
@@ -226,6 +227,14 @@ def test_a_new_version_before_anything_was_seen_counts_for_nothing() -> None:
     adder.version = 5
     adder()
     assert not adder.notes.rearms
+
+
+def test_new_versions_before_anything_was_recorded_count_for_nothing() -> None:
+    adder = Adder()
+    for version in range(5):
+        adder.version = version
+        assert adder() == "warmup"
+    assert (adder.notes.rearms, adder.retired) == ([], [])
 
 
 def test_the_fourth_new_version_is_the_last() -> None:
