@@ -21,7 +21,7 @@ from lucid_accel.graphs.compare import same_bits
 from lucid_accel.graphs.single import SingleRecording
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_core.optim.musgd import MuSGD
-from tests.accel.pair import SHAPES, Pair, parameters, replaying
+from tests.accel.pair import SHAPES, Pair, noise, parameters, replaying
 
 REPLAYS = (UpdateReplay, OrthogonalizationReplay)
 
@@ -102,6 +102,26 @@ def test_what_was_moved_is_the_end_for_the_update_and_nothing_to_the_orthogonali
     other = replaying(replay=OrthogonalizationReplay)
     other.both(MOVES[name])
     assert other.step() == ["replay"]
+
+
+def test_a_gradient_where_a_moved_momentum_lay_does_not_hide_the_move() -> None:
+    pair = replaying()
+    left = []
+
+    def leave(optimizer: MuSGD) -> None:
+        momentum = optimizer.state[parameters(optimizer)[3]]["momentum"]
+        left.append(momentum.data)
+        moved(momentum)
+
+    pair.both(leave)
+    natively, behind = left
+    assert same_bits(natively, behind)
+    places = iter(left)
+
+    def gradients(params: Sequence[nn.Parameter]) -> list[Tensor]:
+        return [*noise(params[:3]), next(places), *noise(params[4:])]
+
+    assert [pair.step(gradients), pair.step()] == [["storage"], ["retired"]]
 
 
 def test_what_is_changed_where_it_lies_is_read_anew() -> None:

@@ -108,11 +108,12 @@ class Routine(Router):
         known = family.of(job.signature)
         if known.recording is None:
             return self._learn(family, known, job, native)
-        if known.recording.overlaid(job):
-            return self._natively(Reason.ALIAS, native)
-        if (change := self._change(known, known.recording, job)) is not None:
+        change = self._change(known, known.recording, job)
+        if isinstance(change, tuple):
             self.retire(*change)
             return self._natively(change[0], native)
+        if change is not None:
+            return self._natively(change, native)
         if self._proof and known.proof_due():
             return self._prove(known, known.recording, job, native)
         return self._replay(known, known.recording, job)
@@ -148,11 +149,14 @@ class Routine(Router):
         self._listener.rearmed(why)
         return True
 
-    def _change(self, known: _Known, recording: SingleRecording, job: Job) -> tuple[Reason, str] | None:
-        """Say what changed under a recording."""
-        known.calls += 1
+    def _change(self, known: _Known, recording: SingleRecording, job: Job) -> tuple[Reason, str] | Reason | None:
+        """Say what changed under a recording: for good, with words, or for this call."""
+        # First: where something was moved from, an input may lie by now.
         if recording.moved(job):
             return Reason.STORAGE, "a tensor that it works on was moved"
+        if recording.overlaid(job):
+            return Reason.ALIAS
+        known.calls += 1
         if known.checked == self._suspicions and known.calls % WHOLE_CHECK:
             return None
         known.checked = self._suspicions
