@@ -211,19 +211,19 @@ def test_whatever_ends_a_fit_leaves_everything_as_a_native_fit_does(tape: None, 
         left.append(footprint(trainer, module))
         assert_free(module)
         if accelerations:
-            assert accelerations[0]._router is None
+            assert accelerations[0]._routers == []
     assert left[1] == left[0]
 
 
 def test_everything_is_given_back_before_lightning_moves_the_model(tape: None) -> None:
-    seen: list[tuple[Any, bool]] = []
+    seen: list[tuple[list[Any], bool]] = []
 
     def look(_: Trainer, module: LightningModule) -> None:
         assert_free(module)
-        seen.append((replay._router, "forward" in vars(module.body)))
+        seen.append((list(replay._routers), "forward" in vars(module.body)))
 
     fit([replay := body(strict=True), Act("on_train_end", 0, look)])
-    assert seen == [(None, False)]
+    assert seen == [([], False)]
 
 
 def test_after_every_way_out_the_same_objects_fit_again(tape: None) -> None:
@@ -395,7 +395,7 @@ def test_copies_and_pickles_hold_options_only(tape: None) -> None:
     fit([replay, Act("on_train_batch_end", 5, keep)])
     for made in copies:
         assert (made.module, made.proof, made.strict, made.state) == ("body", "off", True, State.OFF)
-        assert (made.batches, made._router) == (0, None)
+        assert (made.batches, made._routers) == (0, [])
         assert "log_dict" not in vars(made)
     fit([copies[0]])
     assert copies[0].tally.replayed == 4

@@ -38,18 +38,18 @@ class Replay(Acceleration):
     ) -> None:
         super().__init__(on_failure, strict, keep)
         self.proof = proof
-        self._router: Router | None = None
+        self._routers: list[Router] = []
         self._taken: object | None = None
 
     def suspend(self) -> None:
         """Call the seam natively, and keep what is recorded, until :meth:`resume`: to compare the two in one fit."""
-        if self._router is not None:
-            self._router.suspend()
+        for router in self._routers:
+            router.suspend()
 
     def resume(self) -> None:
         """Replay again."""
-        if self._router is not None:
-            self._router.resume()
+        for router in self._routers:
+            router.resume()
 
     @abstractmethod
     def part(self, site: Site) -> object | None:
@@ -61,7 +61,8 @@ class Replay(Acceleration):
         ended.callback(self._forget)
         ended.callback(router.drop)
         ended.callback(undo)
-        self._router, self._taken = router, part
+        self._routers.append(router)
+        self._taken = part
         return ended.close
 
     # Lightning's hooks
@@ -69,28 +70,29 @@ class Replay(Acceleration):
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """What an earlier batch left undone never comes."""
         super().on_train_batch_start(trainer, *args, **kwargs)
-        if self._router is not None:
-            self._router.next_step()
+        for router in list(self._routers):
+            router.next_step()
 
     def on_after_backward(self, *args: Any, **kwargs: Any) -> None:
         """Finish a proof."""
-        if self._router is not None:
-            self._router.after_backward()
+        for router in list(self._routers):
+            router.after_backward()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Callbacks change modules here: compare everything at the next call."""
-        if self._router is not None:
-            self._router.suspect()
-            if self.part(Site(trainer, pl_module, started=True)) is not self._taken:
-                self._router.retire(Reason.STRUCTURE, "the part itself was exchanged")
+        for router in self._routers:
+            router.suspect()
+        if self._routers and self.part(Site(trainer, pl_module, started=True)) is not self._taken:
+            self._routers[0].retire(Reason.STRUCTURE, "the part itself was exchanged")
 
     def on_validation_end(self, *args: Any, **kwargs: Any) -> None:
         """And here."""
-        if self._router is not None:
-            self._router.suspect()
+        for router in self._routers:
+            router.suspect()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_router": None, "_taken": None}
+        return {**super().__getstate__(), "_routers": [], "_taken": None}
 
     def _forget(self) -> None:
-        self._router = self._taken = None
+        self._routers.clear()
+        self._taken = None

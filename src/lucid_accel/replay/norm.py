@@ -113,8 +113,8 @@ class GradientNormReplay(Replay):
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Retire where clipping was switched off, or to another kind: then the seam is not called."""
         super().on_train_batch_start(trainer, *args, **kwargs)
-        if self._router is not None and (off := _off(trainer)) is not None:
-            self._router.retire(Reason.DISABLED, off)
+        if self._routers and (off := _off(trainer)) is not None:
+            self._routers[0].retire(Reason.DISABLED, off)
 
 
 # A loop in C: there are hundreds of parameters.
