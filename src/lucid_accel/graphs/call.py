@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.backends import cuda, cudnn
 from torch.nn import Parameter
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
 from lucid_accel.graphs.fingerprint import is_plain
 from lucid_accel.graphs.layout import Layout
+from lucid_accel.graphs.sealed import Sealed
 from lucid_accel.reasons import Reason
 
-__all__ = ["ALIGNMENT", "Call", "Form", "Signature", "numerics"]
+__all__ = ["ALIGNMENT", "Call", "Form", "Padded", "Signature", "numerics"]
+
+#: Names the trees of tensors, among positional arguments, whose dimension 1 is a capacity; rows of zeros past it are
+#: inert.
+Padded = Callable[[tuple[Any, ...]], Any]
 
 #: Bytes: the widest load of a kernel.
 ALIGNMENT = 16
@@ -58,6 +63,12 @@ class _Hole(NamedTuple):
     place: int
 
 
+class _Held(NamedTuple):
+    """What is no tensor on the device, and belongs to no signature."""
+
+    value: Any
+
+
 class Form(NamedTuple):
     """The arguments of a call without their tensors, so that keeping it keeps none of them alive."""
 
@@ -66,8 +77,11 @@ class Form(NamedTuple):
 
     def fill(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with these tensors."""
-        leaves = [tensors[leaf.place] if type(leaf) is _Hole else leaf for leaf in self.leaves]
-        args, kwargs = tree_unflatten(leaves, self.spec)
+        full = [
+            tensors[leaf.place] if type(leaf) is _Hole else leaf.value if type(leaf) is _Held else leaf
+            for leaf in self.leaves
+        ]
+        args, kwargs = tree_unflatten(full, self.spec)
         return args, kwargs
 
     def same_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -81,9 +95,10 @@ class Call:
     Args:
         args: Positional arguments: trees of tensors and plain values.
         kwargs: Keyword arguments.
-        growable: Positions of arguments whose tensors are padded: dimension 1 is a capacity that belongs to no
-            signature, and rows of zeros past it are inert.
+        padded: Names the arguments whose capacity belongs to no signature.
         device: Where the region computes; ``None`` for anywhere.
+        sealed: Nothing but tensors on the device may be read, so whatever else is there, ``None`` apart, belongs to no
+            signature.
 
     Attributes:
         args: As given.
@@ -103,23 +118,28 @@ class Call:
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        growable: Collection[int] = (),
+        padded: Padded = lambda args: (),
         device: torch.device | None = None,
+        sealed: bool = False,
     ) -> None:
         self.args, self.kwargs = args, kwargs
         leaves, spec = tree_flatten((args, kwargs))
+        if sealed:
+            leaves = [x if x is None or _is_on(x, device) else _Held(x) for x in leaves]
         places: dict[int, int] = {}
         self.form = Form(
             [_Hole(places.setdefault(id(x), len(places))) if isinstance(x, Tensor) else x for x in leaves], spec
         )
-        positions = [position for position in growable if position < len(args)]
-        padded = {id(leaf) for position in positions for leaf in tree_leaves(args[position])}
+        grown = {id(leaf) for leaf in tree_leaves(padded(args))}
         self.tensors: list[Tensor] = []
         self._grows: list[bool] = []
         self.rows = 0
         self.refusal: Reason | None = None
         rows: list[_Row] = []
         for leaf in leaves:
+            if type(leaf) is _Held:
+                rows.append(_Row((), _Held, None, None, False))
+                continue
             if not isinstance(leaf, Tensor):
                 plain = is_plain(leaf)
                 self.refusal = self.refusal if plain else Reason.SCALARS
@@ -133,7 +153,7 @@ class Call:
                 self.refusal = Reason.DTYPE
             shape: tuple[int, ...] = leaf.shape
             stride: Any = leaf.stride() if ordinary else type(leaf)
-            grows = id(leaf) in padded and leaf.dim() > 1
+            grows = id(leaf) in grown and leaf.dim() > 1
             if ordinary and not leaf.is_contiguous() and _repeats(leaf):
                 self.refusal = Reason.ALIAS
             if ordinary and leaf.data_ptr() % ALIGNMENT:
@@ -146,6 +166,12 @@ class Call:
             rows.append(_Row(shape, stride, leaf.dtype, leaf.device, leaf.requires_grad))
         self.signature = Signature(spec, tuple(rows), numerics(self.tensors[0].device if self.tensors else device))
 
+    def sealed(self) -> Form:
+        """Return the form for a recording: what it may not read raises."""
+        paths, spec = tree_flatten_with_path((self.args, self.kwargs))
+        leaves = zip(self.form.leaves, paths, strict=True)
+        return Form([Sealed(f"argument {keystr(p[1:])}") if type(x) is _Held else x for x, (p, _) in leaves], spec)
+
     def versions(self) -> list[int]:
         """Return how often each tensor was written."""
         return [x._version for x in self.tensors if not x.is_inference()]
@@ -156,6 +182,10 @@ class Call:
             torch.cat((x, x.new_zeros(x.shape[0], rows - x.shape[1], *x.shape[2:])), 1) if grows else x
             for x, grows in zip(self.tensors, self._grows, strict=True)
         ]
+
+
+def _is_on(x: Any, device: torch.device | None) -> bool:
+    return isinstance(x, Tensor) and (device is None or x.device.type == device.type)
 
 
 def _repeats(x: Tensor) -> bool:

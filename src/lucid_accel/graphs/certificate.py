@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -34,13 +34,15 @@ class Certificate:
 
     Args:
         module: The recorded part.
+        matters: Whether recorded work could read an attribute of this name that ``module`` itself has.
 
     Attributes:
         trained: The part as a whole is in training mode.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, matters: Callable[[str], bool] = lambda name: True) -> None:
         self.trained = module.training
+        self._matters = matters
         self._names = {id(part): name for name, part in module.named_modules()}
         self._modules = list(module.modules())
         self._small = len(self._modules) <= _SMALL
@@ -127,7 +129,9 @@ class Certificate:
         return list(map(dict.get, self._holders, self._keys))
 
     def _find_places(self) -> list[tuple[dict[str, Any], str]]:
-        return [(space, name) for space in self._spaces for name in space if name not in _INTERNAL]
+        whole, *parts = self._spaces
+        own = [(whole, name) for name in whole if name not in _INTERNAL and self._matters(name)]
+        return own + [(space, name) for space in parts for name in space if name not in _INTERNAL]
 
     def _find_layouts(self) -> list[Any]:
         return [(x.shape, x.stride(), x.dtype, x.requires_grad) for x in self._tensors]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from lucid_accel.graphs.aside import Aside, Nothing, Taken
+from lucid_accel.graphs.autograd import aliases
 from lucid_accel.graphs.border import Border
-from lucid_accel.graphs.call import Call, Signature
+from lucid_accel.graphs.call import Form, Signature
 from lucid_accel.graphs.fingerprint import fingerprint, is_plain
 from lucid_accel.graphs.layout import Layout
-from lucid_accel.graphs.recording import Function, OtherResult, Recording, aliases
+from lucid_accel.graphs.recording import Function, OtherResult, Recording
 from lucid_accel.reasons import Reason
 
 __all__ = ["Entry"]
@@ -32,6 +35,10 @@ class _Shape(NamedTuple):
 class Entry:
     """One signature.
 
+    Args:
+        signature: What its calls have in common.
+        aside: Takes what the part hands out beside its result.
+
     Attributes:
         signature: What its calls have in common.
         sightings: Native calls so far.
@@ -45,8 +52,10 @@ class Entry:
         fault: What was seen that no recording can do, if anything was.
     """
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(self, signature: Signature, aside: Aside | None = None) -> None:
         self.signature = signature
+        self._aside = aside or Nothing()
+        self._labels: list[list[Any]] = []
         self.sightings = 0
         self.seen_rows = 0
         self.capacity = 0
@@ -111,24 +120,28 @@ class Entry:
         unknown = self._shape is None or (any(self._grads) and all(layout is None for layout in self._layouts))
         return None if unknown else self._layouts
 
-    def function(self, call: Call, native: Callable[..., Any]) -> Function:
-        """Return the region as tensors in, tensors out. It raises :class:`OtherResult`; it keeps no tensor."""
-        form, shape = call.form, self._shape
+    def recordable(self, form: Form, native: Callable[..., Any]) -> Function:
+        """Return the region as tensors in, tensors out: results, then what is handed out beside them, to nobody now.
 
-        def run(tensors: Sequence[Tensor]) -> list[Tensor]:
-            args, kwargs = form.fill(tensors)
-            outputs, seen, _ = _split(result := native(*args, **kwargs))
-            if seen != shape:
-                raise OtherResult(result)
-            return outputs
+        It raises :class:`OtherResult`; it keeps no tensor.
+        """
+        self._labels = []
+        return _function(form, native, self._aside.kept_back, self._shape, self._labels)
 
-        return run
+    def observed(self, form: Form, native: Callable[..., Any]) -> Function:
+        """Return the same, as it runs natively: what is handed out is handed out."""
+        return _function(form, native, self._aside.noted, self._shape, self._labels)
 
     def rebuild(self, outputs: Sequence[Tensor]) -> Any:
         """Return the result that these tensors are the leaves of."""
         assert self._shape is not None
         pairs = zip(self._shape.leaves, self._constants, strict=True)
         return tree_unflatten([outputs[x] if isinstance(x, int) else value for x, value in pairs], self._shape.spec)
+
+    def hand_out(self, outputs: Sequence[Tensor]) -> None:
+        """Hand out what a replay made beside its result."""
+        for labels in filter(None, self._labels):
+            self._aside.hand_out(labels, outputs[len(outputs) - len(labels) :])
 
     def _noting(self, index: int, layouts: list[Layout | None]) -> Callable[[Tensor], None]:
         def note(gradient: Tensor) -> None:
@@ -139,6 +152,29 @@ class Entry:
             layouts[index] = Layout.of(gradient)
 
         return note
+
+
+def _function(
+    form: Form,
+    native: Callable[..., Any],
+    taking: Callable[[], AbstractContextManager[Taken]],
+    shape: _Shape | None,
+    labels: list[list[Any]],
+) -> Function:
+    """Make a function of tensors, whose first run says what is handed out beside its result, in ``labels``."""
+
+    def run(tensors: Sequence[Tensor]) -> list[Tensor]:
+        args, kwargs = form.fill(tensors)
+        with taking() as taken:
+            result = native(*args, **kwargs)
+        outputs, seen, _ = _split(result)
+        if not labels:
+            labels.append(taken.labels)
+        if seen != shape or taken.labels != labels[0]:
+            raise OtherResult(result)
+        return [*outputs, *taken.tensors]
+
+    return run
 
 
 def _split(result: Any) -> tuple[list[Tensor], _Shape, list[Any]]:

@@ -41,6 +41,7 @@ class Packed:
         device = tensors[0].device if tensors else None
         self._room = {dtype: torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()}
         self._slots = self._views(self._room)
+        self._placed = [(dtype, (start, shape, stride)) for dtype, shape, stride, start in self._cuts]
         self._repeats = [index for index, (layout, _) in enumerate(self._plan) if layout.kept != layout.shape]
         # One tensor of another type, or with gaps, would make all the others be copied one by one.
         alike: dict[tuple[torch.dtype, bool], list[int]] = {}
@@ -61,6 +62,16 @@ class Packed:
         """Copy what the room holds back into ``tensors``."""
         self._copy(self._reduced(tensors), self._slots)
 
+    def copy_(self, other: Packed) -> None:
+        """Take over all that another room of the same plan holds, at once."""
+        for dtype, room in self._room.items():
+            room.copy_(other._room[dtype])
+
+    def add_(self, other: Packed) -> None:
+        """Add all that another room of the same plan holds, at once."""
+        for dtype, room in self._room.items():
+            room.add_(other._room[dtype])
+
     def owned(self) -> list[Tensor]:
         """Return copies that the next :meth:`fill` does not touch, with the strides of the originals.
 
@@ -70,12 +81,11 @@ class Packed:
 
     def apart(self) -> list[Tensor]:
         """Return copies as :meth:`owned` does, each a tensor of its own, so that any one may be written to."""
-        rooms = {dtype: (room, room.untyped_storage()) for dtype, room in self._cloned().items()}
-        fresh = []
-        for dtype, shape, stride, start in self._cuts:
-            room, storage = rooms[dtype]
-            fresh.append(room.new_empty(0).set_(storage, start, shape, stride))
-        return self._repeated(fresh)
+        return self._repeated(self._tensors(self._cloned()))
+
+    def within(self) -> list[Tensor]:
+        """Return the room itself, as :meth:`slots` does, each a tensor of its own."""
+        return self._tensors(self._room)
 
     def _copy(self, into: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
         for places in self._alike:
@@ -91,6 +101,10 @@ class Packed:
 
     def _cloned(self) -> dict[torch.dtype, Tensor]:
         return {dtype: room.clone() for dtype, room in self._room.items()}
+
+    def _tensors(self, rooms: dict[torch.dtype, Tensor]) -> list[Tensor]:
+        storages = {dtype: room.untyped_storage() for dtype, room in rooms.items()}
+        return [rooms[dtype].new_empty(0).set_(storages[dtype], *cut) for dtype, cut in self._placed]
 
     def _views(self, room: dict[torch.dtype, Tensor]) -> list[Tensor]:
         return [torch.as_strided(room[dtype], shape, stride, start) for dtype, shape, stride, start in self._cuts]

@@ -9,11 +9,12 @@ from typing import Any
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from lucid_accel.graphs.autograd import Gradients, aliases
 from lucid_accel.graphs.border import Border
 from lucid_accel.graphs.compare import same_bits
 from lucid_accel.graphs.engine import Engine
 from lucid_accel.graphs.layout import Layout
-from lucid_accel.graphs.recording import Function, Gradients, OtherResult, Recording, aliases
+from lucid_accel.graphs.recording import Function, OtherResult, Recording
 from lucid_accel.reasons import Reason
 
 __all__ = ["Proof", "Verdict"]
@@ -103,7 +104,8 @@ class Proof:
             return Verdict.UNLIKE, f"{_gradient_of(key)}, to which others add between its several uses,"
         now = self._state()
         cotangents = [self._cotangents.get(index) for index in range(len(self._outputs))]
-        native = self._named(self._outputs, [self._border.gradient(key) for key in self._keys], self._after)
+        gradients = self._recording.laid([self._border.gradient(key) for key in self._keys])
+        native = self._named(self._outputs, gradients, self._after)
         try:
             self._restore(self._before)
             outputs = self._recording.run_forward(self._inputs)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lucid_accel.graphs.attached import Attached
+from lucid_accel.graphs.autograd import Gradients, differentiate
 from lucid_accel.graphs.border import foreign_leaf
 from lucid_accel.graphs.engine import CaptureError, Engine, Graph
 from lucid_accel.graphs.layout import Layout
 from lucid_accel.graphs.packed import Packed
 
-__all__ = ["Function", "Gradients", "OtherResult", "Recording", "aliases", "differentiate"]
+__all__ = ["Function", "OtherResult", "Recording"]
 
 #: A region of the step: tensors in, tensors out. It may read and write parameters and buffers.
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-
-#: Gradients of the inputs that require one, then of the parameters; ``None`` where none arrives.
-Gradients = list[Tensor | None]
 
 
 class OtherResult(RuntimeError):
@@ -44,7 +42,8 @@ class Recording:
     of the node, so that hooks, accumulation and freezing meet ordinary edges. An output or parameter that gets no
     gradient natively gets none here.
 
-    Everything handed out is a copy. Two forwards may not be pending at once: the caller runs the second one natively.
+    Everything handed out is a copy, but for gradients that are attached. Two forwards may not be pending at once: the
+    caller runs the second one natively.
 
     Args:
         engine: Records, and owns the memory.
@@ -53,13 +52,15 @@ class Recording:
         parameters: Trainable tensors that ``function`` reads.
         buffers: Other tensors that ``function`` may write.
         cotangents: For each output the layout of the gradient that reaches it natively, ``None`` if none does.
+        attached: Takes the gradients of the parameters, which autograd then never sees; without it they are inputs of
+            the node.
 
     Attributes:
         surprise: What a backward met that it was not recorded for, if any did. That backward was computed natively.
 
     Raises:
         CaptureError: See :meth:`Engine.capture`. Or a gradient would reach a tensor that is neither an input nor a
-            parameter, or an output overlaps itself.
+            parameter, or, with ``attached``, an input; or an output overlaps itself.
     """
 
     def __init__(
@@ -70,11 +71,16 @@ class Recording:
         parameters: Sequence[Tensor],
         buffers: Sequence[Tensor],
         cotangents: Sequence[Layout | None],
+        attached: Attached | None = None,
     ) -> None:
         self.surprise: str | None = None
         self._engine = engine
         self._function = function
         self._parameters = list(parameters)
+        self._attached = attached
+        # What the node of autograd stands on.
+        anchor = torch.empty((), device=engine.device, requires_grad=True)
+        self._ground = self._parameters if attached is None else [anchor]
         self._buffers = list(buffers)
         self._autocast = _autocast(engine.device.type)
         self._inputs = [Layout.of(x).room().requires_grad_(x.requires_grad) for x in inputs]
@@ -96,9 +102,14 @@ class Recording:
                 self._outputs.fill(outputs)
             return outputs
 
+        if attached is not None and any(x.requires_grad for x in inputs):
+            raise CaptureError("one of its inputs wants a gradient, which can be no parameter's")
         graph, outputs = engine.capture(forward)
         if (leaf := foreign_leaf(outputs, self._wanted)) is not None:
             raise CaptureError(f"it reads a trainable tensor of shape {tuple(leaf.shape)} that is no part of it")
+        # What is handed out beside the result gets no gradient.
+        aside = [None] * (len(outputs) - len(cotangents))
+        self._planned, self._cotangents = [*self._planned, *aside], [*self._cotangents, *aside]
         self._forward: Graph | None = graph
         self._backward: Graph | None = None
         self._gradients = Packed([])
@@ -106,14 +117,19 @@ class Recording:
         if any(layout is not None for layout in cotangents):
             seeds = [
                 None if room is None or layout is None else room.expand(layout.shape)
-                for room, layout in zip(self._cotangents, cotangents, strict=True)
+                for room, layout in zip(self._cotangents, self._planned, strict=True)
             ]
 
             def backward() -> None:
                 gradients = differentiate(outputs, self._wanted, seeds)
-                present = [g for g in gradients if g is not None]
                 self._reached = [g is not None for g in gradients]
-                self._gradients = Packed(present)
+                if attached is None:
+                    present = [g for g in gradients if g is not None]
+                    self._gradients = Packed(present)
+                else:
+                    self._gradients = attached.room()
+                    slots = self._gradients.slots
+                    present = [slot if g is None else g for slot, g in zip(slots, gradients, strict=True)]
                 self._gradients.fill(present)
 
             self._backward, _ = engine.capture(backward, graph)
@@ -122,7 +138,7 @@ class Recording:
 
     def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay the forward for ``inputs`` and return owned outputs, whose backward replays too."""
-        outputs: tuple[Tensor, ...] = _Node.apply(self, len(inputs), *inputs, *self._parameters)  # type: ignore[no-untyped-call]
+        outputs: tuple[Tensor, ...] = _Node.apply(self, len(inputs), *inputs, *self._ground)  # type: ignore[no-untyped-call]
         return outputs
 
     @property
@@ -160,6 +176,31 @@ class Recording:
     @torch.no_grad()
     def run_backward(self, cotangents: Sequence[Tensor | None]) -> Gradients:
         """Copy in, launch, copy out; or compute natively, where these cotangents are not what was recorded for."""
+        if (natively := self._launch_backward(cotangents)) is not None:
+            return natively
+        owned = self._gradients.owned()
+        if self._attached is not None:
+            return [x if reached else None for x, reached in zip(owned, self._reached, strict=True)]
+        present = iter(owned)
+        return [next(present) if reached else None for reached in self._reached]
+
+    @torch.no_grad()
+    def deliver(self, cotangents: Sequence[Tensor | None]) -> Gradients:
+        """Do the same, and return what is autograd's to accumulate."""
+        if self._attached is None:
+            return self.run_backward(cotangents)
+        if (natively := self._launch_backward(cotangents)) is not None:
+            self._attached.add(natively)
+        else:
+            self._attached.take(self._gradients, self._reached)
+        return [None] * len(self._ground)
+
+    def laid(self, gradients: Gradients) -> Gradients:
+        """Return native gradients in the layout of those of a replay."""
+        return gradients if self._attached is None else self._attached.laid(gradients)
+
+    def _launch_backward(self, cotangents: Sequence[Tensor | None]) -> Gradients | None:
+        """Copy in and launch; return gradients that had to be computed natively, ``None`` where the room has them."""
         surprise = self._surprised(cotangents)
         self._pending = False
         if surprise is not None:
@@ -178,15 +219,14 @@ class Recording:
                 room.copy_(Layout.of(x).reduced(x))
         if self._backward is not None:
             self._backward.replay()
-        owned = iter(self._gradients.owned())
-        return [next(owned) if reached else None for reached in self._reached]
+        return None
 
     @torch.no_grad()
     def natively(self, cotangents: Sequence[Tensor | None]) -> tuple[list[Tensor], Gradients]:
         """Run the region on the inputs of the last replay as it would run without a recording; it moves the buffers."""
         with torch.enable_grad(), torch.autocast(*self._autocast):
             outputs = list(self._function(self._inputs))
-        return [x.detach() for x in outputs], differentiate(outputs, self._wanted, cotangents)
+        return [x.detach() for x in outputs], self.laid(differentiate(outputs, self._wanted, cotangents))
 
     def _load(self, inputs: Sequence[Tensor]) -> None:
         """Copy ``inputs`` in, and clear the rows that they do not have."""
@@ -220,55 +260,6 @@ class Recording:
         return None
 
 
-def differentiate(
-    outputs: Sequence[Tensor], wanted: Sequence[Tensor], cotangents: Sequence[Tensor | None]
-) -> Gradients:
-    """Return the gradients of ``wanted`` from those of ``outputs`` that have a cotangent."""
-    pairs = [(out, c) for out, c in zip(outputs, cotangents, strict=True) if c is not None and out.requires_grad]
-    if not pairs or not wanted:
-        return [None] * len(wanted)
-    # Natively, backward runs outside the autocast of the forward. Hooks on parameters meet what is returned later.
-    with torch.autocast(outputs[0].device.type, enabled=False), _unhooked(wanted):
-        return list(torch.autograd.grad([out for out, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True))
-
-
-@contextmanager
-def _unhooked(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Keep the hooks on ``tensors`` out of the way: ``torch.autograd.grad`` calls them too."""
-    tables = [table for x in tensors if (table := x._backward_hooks)]
-    hooks = [dict(table) for table in tables]
-    for table in tables:
-        table.clear()
-    try:
-        yield
-    finally:
-        for table, held in zip(tables, hooks, strict=True):
-            table.update(held)
-
-
-def aliases(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors that share memory with these, each with an edge of its own in the autograd graph.
-
-    A hook on an alias meets only the gradient that crosses the border of a region: an input may have other users, and
-    an output may be an intermediate of another output.
-    """
-    return [_Alias.apply(x) if x.requires_grad else x for x in tensors]  # type: ignore[no-untyped-call]
-
-
-class _Alias(torch.autograd.Function):
-    """The same memory. No view: what writes to a view replaces its edge, and hooks on that are never called."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.set_materialize_grads(False)
-        own = torch.empty(0, dtype=x.dtype, device=x.device)
-        return own.set_(x.untyped_storage(), x.storage_offset(), x.size(), x.stride())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
-        return gradient
-
-
 class _Node(torch.autograd.Function):
     """The region in the autograd graph."""
 
@@ -288,7 +279,7 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         if ctx.turn != ctx.recording._turn:
             raise RuntimeError("a recorded step can go backward before the next forward: this result's came too late")
-        gradients = iter(ctx.recording.run_backward(cotangents))
+        gradients = iter(ctx.recording.deliver(cotangents))
         return None, None, *(next(gradients) if wanted else None for wanted in ctx.wants)
 
 

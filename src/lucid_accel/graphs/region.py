@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from lucid_accel.graphs.call import Call
+from lucid_accel.graphs.call import Call, Padded
 from lucid_accel.graphs.certificate import Certificate, Change
 from lucid_accel.graphs.engine import CaptureError, Engine
 from lucid_accel.graphs.entry import Entry
@@ -35,22 +35,27 @@ class Region(Router):
         engine: Records.
         module: The part: its parameters, buffers, hooks, modes and attributes are what the recording relies on.
         listener: Is told.
-        growable: Positions of arguments that are padded; see :class:`~lucid_accel.graphs.call.Call`.
+        padded: Names the arguments that have a capacity; see :class:`~lucid_accel.graphs.call.Call`.
         proof: Compare a replay with a native run after recording, and again later.
     """
 
     def __init__(
-        self, engine: Engine, module: nn.Module, listener: Listener, growable: Collection[int] = (), proof: bool = True
+        self,
+        engine: Engine,
+        module: nn.Module,
+        listener: Listener,
+        padded: Padded = lambda args: (),
+        proof: bool = True,
     ) -> None:
         super().__init__(engine, listener, proof, differentiable=True)
         self._module = module
-        self._growable = growable
+        self._padded = padded
         self._rearms = 0
         self._calls = 0
         self._watched: Entry | None = None
         self._fresh = False
         self._proving: tuple[Proof, Entry] | None = None
-        self._shelf = Shelf(engine, module)
+        self._shelf = self._make_shelf()
         self._certificate: Certificate | None = None
 
     def __call__(self, native: Native, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +64,7 @@ class Region(Router):
             return self._natively(skip, native, args, kwargs)
         if (change := self._change()) is not None and not self._rearm(*change):
             return self._natively(change[0], native, args, kwargs)
-        call = Call(args, kwargs, self._growable, self._engine.device)
+        call = self._describe(args, kwargs)
         if call.refusal is not None:
             return self._natively(call.refusal, native, args, kwargs)
         if (entry := self._shelf.entry(call.signature)) is None:
@@ -73,6 +78,7 @@ class Region(Router):
         entry.replays += 1
         self._shelf.pause.end()
         self._listener.replayed()
+        entry.hand_out(outputs)
         return entry.rebuild(outputs)
 
     def after_backward(self) -> None:
@@ -114,6 +120,17 @@ class Region(Router):
             if recording.surprise is not None:
                 self.retire(Reason.MISSING_GRAD, recording.surprise)
 
+    # What depends on how much of the step the region is
+
+    def _make_shelf(self) -> Shelf:
+        return Shelf(self._engine, self._module)
+
+    def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        return Call(args, kwargs, self._padded, self._engine.device)
+
+    def _certify(self) -> Certificate:
+        return Certificate(self._module)
+
     # One decision each
 
     def _skip(self) -> Reason | None:
@@ -126,14 +143,11 @@ class Region(Router):
 
     def _change(self) -> Change | None:
         """Say what changed under the recordings."""
-        if self._certificate is None:
-            self._certificate = Certificate(self._module)
-        change = self._certificate.change()
         self._calls += 1
-        if change is not None and self._calls < WARMUP:
+        if self._certificate is None or self._calls < WARMUP:
             # Nothing was watched yet. A forward may make what it keeps when it is first called.
-            self._certificate = Certificate(self._module)
-            change = self._certificate.change()
+            self._certificate = self._certify()
+        change = self._certificate.change()
         if change is None and (self._suspect or self._calls % WHOLE_CHECK == 0):
             self._suspect = False
             change = self._certificate.whole_change()
@@ -146,7 +160,7 @@ class Region(Router):
             return False
         self._rearms += 1
         self._drop_recordings()
-        self._certificate = Certificate(self._module)
+        self._certificate = self._certify()
         self._listener.rearmed(why)
         return True
 
@@ -215,7 +229,7 @@ class Region(Router):
         self._proving = proof, entry
         self._listener.native(Reason.WARMUP)
         try:
-            outputs = proof.run(entry.function(call, native), call.tensors)
+            outputs = proof.run(entry.observed(call.form, native), call.tensors)
         except OtherResult as other:
             self.retire(Reason.SCALARS, str(other))
             return other.result
@@ -227,7 +241,7 @@ class Region(Router):
         start = time.perf_counter()
         try:
             growth = self._shelf.record(entry, call, native)
-        except (CaptureError, torch.OutOfMemoryError) as error:
+        except (CaptureError, ValueError, torch.OutOfMemoryError) as error:
             self.retire(Reason.CAPTURE_FAILED, f"it could not be recorded: {error}", error)
             return False
         self._fresh = True

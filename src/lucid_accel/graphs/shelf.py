@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lucid_accel.graphs.aside import Aside
+from lucid_accel.graphs.attached import Attached
 from lucid_accel.graphs.call import Call, Signature
 from lucid_accel.graphs.engine import CollectionPause, Engine
 from lucid_accel.graphs.entry import Entry
@@ -26,13 +28,19 @@ class Shelf:
     Args:
         engine: Records.
         module: The part of the model that the region is.
+        attach: Gradients of parameters are attached to them, past autograd.
+        aside: Takes what the region hands out beside its result.
 
     Attributes:
         pause: Keeps the garbage collector off from a capture until its first replay is done.
+        attached: The gradients, with ``attach``, once there is a recording.
     """
 
-    def __init__(self, engine: Engine, module: nn.Module) -> None:
+    def __init__(self, engine: Engine, module: nn.Module, attach: bool = False, aside: Aside | None = None) -> None:
         self.pause = CollectionPause()
+        self.attached: Attached | None = None
+        self._attach = attach
+        self._aside = aside
         self._engine = engine
         self._module = module
         self._entries: dict[Signature, Entry] = {}
@@ -41,7 +49,7 @@ class Shelf:
     def entry(self, signature: Signature) -> Entry | None:
         """Return what is known of ``signature``; ``None`` where too many others are known."""
         if signature not in self._entries and len(self._entries) < KNOWN:
-            self._entries[signature] = Entry(signature)
+            self._entries[signature] = Entry(signature, self._aside)
         return self._entries.get(signature)
 
     def recorded(self) -> list[Entry]:
@@ -77,6 +85,7 @@ class Shelf:
 
         Raises:
             CaptureError: See :meth:`Engine.capture`. Then there is no recording.
+            ValueError: With ``attach``: a parameter has gaps, or overlaps itself.
         """
         # A capture begins by emptying the cache, which would count as shrinking.
         self._engine.trim()
@@ -85,15 +94,19 @@ class Shelf:
             entry.recording.drop()
             entry.recording = None
             entry.grown += 1
+        parameters = list(self.parameters().values())
         self.pause.begin()
         try:
+            if self._attach and self.attached is None:
+                self.attached = Attached(parameters)
             entry.recording = Recording(
                 self._engine,
-                entry.function(call, native),
+                entry.recordable(call.sealed(), native),
                 call.padded(capacity),
-                list(self.parameters().values()),
+                parameters,
                 list(self._module.buffers()),
                 entry.cotangents or [],
+                self.attached,
             )
         except BaseException:
             self.pause.end()
@@ -111,5 +124,6 @@ class Shelf:
         for entry in self._entries.values():
             entry.close()
         self._entries.clear()
+        self.attached = None
         self.pause.end()
         self._engine.trim()

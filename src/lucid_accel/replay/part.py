@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -65,5 +65,8 @@ class PartReplay(Replay):
         """Route every call of the seam through a region."""
         part, engine = self.part(site), site.engine()
         assert part is not None and engine is not None
-        region = Region(engine, part, self, self.growable, self.proof == "on")
+        region = Region(engine, part, self, self._padded, self.proof == "on")
         return self.drive(region, part, take(site.module, self.claims[0], self.owner, part, region))
+
+    def _padded(self, args: tuple[Any, ...]) -> list[Any]:
+        return [args[position] for position in self.growable if position < len(args)]

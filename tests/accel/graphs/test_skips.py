@@ -294,6 +294,6 @@ def test_equal_plain_arguments_share_a_signature() -> None:
 
 
 def test_a_growable_argument_may_be_given_by_name() -> None:
-    call = Call((torch.ones(2),), {"targets": torch.ones(2, 3)}, growable=(1,))
+    call = Call((torch.ones(2),), {"targets": torch.ones(2, 3)}, padded=lambda args: args[1:])
     assert call.rows == 0 and call.refusal is None
     assert [x.shape for x in call.padded(4)] == [(2,), (2, 3)]

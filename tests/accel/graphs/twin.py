@@ -78,7 +78,7 @@ class Twin:
 
     Args:
         net: Is trained natively; a deep copy of it behind a region.
-        growable: See :class:`Region`.
+        growable: Positions of arguments that are padded.
         proof: See :class:`Region`.
         engine: Makes the engine.
     """
@@ -93,7 +93,7 @@ class Twin:
         self.native, self.module = net, copy.deepcopy(net)
         self.notes = Notes()
         self.engine = engine(torch.device("cpu"))
-        self.region = Region(self.engine, self.module, self.notes, growable, proof)
+        self.region = Region(self.engine, self.module, self.notes, lambda args: [args[i] for i in growable], proof)
         self.optimizers = [self._optimizer(x) for x in (self.native, self.module)]
 
     @property

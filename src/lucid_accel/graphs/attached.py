@@ -1,0 +1,81 @@
+"""Gradients in memory that stays: what a recorded backward writes, and a recorded update reads, where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter, is_
+
+import torch
+from torch import Tensor
+
+from lucid_accel.graphs.autograd import Gradients
+from lucid_accel.graphs.packed import Packed
+
+__all__ = ["Attached"]
+
+# Loops in C: there are hundreds of parameters.
+_grad = attrgetter("grad")
+_hooks = attrgetter("_backward_hooks")
+_late_hooks = attrgetter("_post_accumulate_grad_hooks")
+
+
+class Attached:
+    """The gradients of ``parameters``, laid out as these are, as autograd lays out what it accumulates.
+
+    They are put in ``.grad`` where that is empty, so whoever empties it, reads it or exchanges it does so as ever. The
+    next backward into an empty ``.grad`` writes to the same memory.
+
+    Args:
+        parameters: Trainable tensors.
+
+    Raises:
+        ValueError: A parameter has gaps, or overlaps itself.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = list(parameters)
+        if any(torch.empty_like(x).stride() != x.stride() for x in self.parameters):
+            raise ValueError("a parameter has gaps, or overlaps itself")
+        self._room = self.room()
+        self._slots = self._room.within()
+        self._own = {*map(id, self._slots)}
+
+    def room(self) -> Packed:
+        """Return room of the same plan, for a backward to write to."""
+        return Packed(self.parameters)
+
+    def laid(self, gradients: Gradients) -> Gradients:
+        """Return ``gradients``, one for each parameter, in the layout that they would be accumulated in."""
+        pairs = zip(self.parameters, gradients, strict=True)
+        return [None if g is None else torch.empty_like(x).copy_(g) for x, g in pairs]
+
+    def hooked(self) -> bool:
+        """Whether a parameter has a hook, which autograd would call with its gradient."""
+        return any(map(_hooks, self.parameters)) or any(map(_late_hooks, self.parameters))
+
+    def holds(self, gradients: Sequence[Tensor]) -> bool:
+        """Whether all these gradients, which there are, lie here."""
+        return bool(gradients) and self._own.issuperset(map(id, gradients))
+
+    def take(self, written: Packed, reached: Sequence[bool]) -> None:
+        """Accumulate what a backward wrote to a :meth:`room`, for the parameters that it reached."""
+        places = [index for index, there in enumerate(reached) if there]
+        slots = [self._slots[index] for index in places]
+        now = [self.parameters[index].grad for index in places]
+        if all(map(is_, now, slots)):
+            self._room.add_(written)
+        elif any(gradient is not None for gradient in now):
+            kept = written.slots
+            self.add([kept[index] if there else None for index, there in enumerate(reached)])
+        else:
+            self._room.copy_(written)
+            for index, slot in zip(places, slots, strict=True):
+                self.parameters[index].grad = slot
+
+    def add(self, gradients: Gradients) -> None:
+        """Accumulate ``gradients``, one for each parameter, as autograd does."""
+        for param, own, gradient in zip(self.parameters, self.laid(gradients), gradients, strict=True):
+            if param.grad is None:
+                param.grad = own
+            elif gradient is not None:
+                param.grad.add_(gradient)

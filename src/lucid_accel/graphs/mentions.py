@@ -1,0 +1,67 @@
+"""Names that Python code mentions as it runs, of what it may have read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["Mentions"]
+
+_LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics")
+
+
+class Mentions:
+    """Collects the names in every function that is called while it listens, in this thread.
+
+    Attributes, globals and methods are among them, and string constants, for ``getattr``. What a function does not
+    come to is among them too. Where a profiler runs already, nothing can be heard, and every name counts as mentioned.
+
+    Attributes:
+        names: All names.
+        own: Those in code that is neither torch's nor Lightning's.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.own: set[str] = set()
+        self._deaf = False
+
+    def __contains__(self, name: str) -> bool:
+        return self._deaf or name in self.names
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen while the context is open."""
+        if sys.getprofile() is not None:
+            self._deaf = True
+            yield
+            return
+        called: set[CodeType] = set()
+
+        def note(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call":
+                called.add(frame.f_code)
+
+        sys.setprofile(note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            for code in called:
+                names = {*code.co_names, *(value for value in code.co_consts if isinstance(value, str))}
+                self.names |= names
+                if not code.co_filename.startswith(_places()):
+                    self.own |= names
+
+
+@cache
+def _places() -> tuple[str, ...]:
+    """Folders of libraries, whose code reads the state of a run for its own purposes."""
+    found = [spec.origin for name in _LIBRARIES if (spec := find_spec(name)) is not None and spec.origin is not None]
+    return tuple(str(Path(origin).parent) for origin in found)

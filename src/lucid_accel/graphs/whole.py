@@ -1,0 +1,97 @@
+"""The routing of the whole step: what a module makes of a batch, up to the gradients of all its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor, nn
+
+from lucid_accel.graphs.aside import Aside
+from lucid_accel.graphs.attached import Attached
+from lucid_accel.graphs.call import Call, Padded
+from lucid_accel.graphs.certificate import Certificate
+from lucid_accel.graphs.engine import Engine
+from lucid_accel.graphs.entry import Entry
+from lucid_accel.graphs.listener import Listener
+from lucid_accel.graphs.mentions import Mentions
+from lucid_accel.graphs.region import Native, Region
+from lucid_accel.graphs.shelf import Shelf
+from lucid_accel.reasons import Reason
+
+__all__ = ["WholeStep"]
+
+
+class WholeStep(Region):
+    """Routes a step whose gradients go nowhere but to parameters.
+
+    It differs from a part of the step in four ways. Gradients are attached to their parameters, where they stay in one
+    place. Of the batch, only tensors on the device may be read. Attributes of the module itself count only where the
+    step mentions their names, since much else is kept there. What is logged is handed out beside the result.
+
+    Args:
+        engine: Records.
+        module: The whole module.
+        listener: Is told.
+        padded: Names the parts of the batch that have a capacity.
+        proof: Compare a replay with a native run after recording, and again later.
+        aside: Takes what the step logs.
+        internal: Attributes of ``module`` that belong to its framework.
+        frozen: Names of what changes as the run goes on, which the step may not mention.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        module: nn.Module,
+        listener: Listener,
+        padded: Padded,
+        proof: bool,
+        aside: Aside,
+        internal: Collection[str],
+        frozen: Collection[str],
+    ) -> None:
+        self._aside = aside
+        self._internal = internal
+        self._frozen = frozen
+        self._mentions = Mentions()
+        super().__init__(engine, module, listener, padded, proof)
+
+    @property
+    def attached(self) -> Attached | None:
+        """The gradients that replays attach, once there is a recording."""
+        return self._shelf.attached
+
+    def _make_shelf(self) -> Shelf:
+        return Shelf(self._engine, self._module, attach=True, aside=self._aside)
+
+    def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        return Call(args, kwargs, self._padded, self._engine.device, sealed=True)
+
+    def _certify(self) -> Certificate:
+        return Certificate(self._module, lambda name: name in self._mentions and name not in self._internal)
+
+    def _skip(self) -> Reason | None:
+        if (skip := super()._skip()) is not None:
+            return skip
+        return Reason.HOOKS if self.attached is not None and self.attached.hooked() else None
+
+    def _natively(self, reason: Reason, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if reason is not Reason.WARMUP:
+            return super()._natively(reason, native, args, kwargs)
+        with self._mentions.listening():
+            return super()._natively(reason, native, args, kwargs)
+
+    def _watch(self, reason: Reason, entry: Entry, call: Call, native: Native) -> Any:
+        known = len(self._mentions.names)
+        result = super()._watch(reason, entry, call, native)
+        if read := sorted(self._mentions.own.intersection(self._frozen)):
+            self.retire(Reason.SCALARS, f"the step mentions {', '.join(read)}, which a recording would freeze")
+        elif len(self._mentions.names) != known and self._certificate is not None:
+            self._certificate = self._certify()
+        return result
+
+    def gradients(self, parameters: Collection[Tensor]) -> list[Tensor] | None:
+        """Return the gradients of ``parameters`` that are there, ``None`` unless all of them come from a replay."""
+        now = [x.grad for x in parameters if x.grad is not None]
+        return now if self.attached is not None and self.attached.holds(now) else None

@@ -1,0 +1,65 @@
+"""What a training step logs: kept back while it is recorded, logged anew at every replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from lucid_accel.graphs.aside import Taken
+
+__all__ = ["StepLogs"]
+
+
+class StepLogs:
+    """Stands in for ``log`` of a module while its step is recorded or proven; ``log_dict`` calls that too.
+
+    Args:
+        module: The run's module.
+    """
+
+    def __init__(self, module: LightningModule) -> None:
+        self._module = module
+
+    @contextmanager
+    def kept_back(self) -> Iterator[Taken]:
+        """Log nothing while the context is open."""
+        with self._standing_in(passing=False) as taken:
+            yield taken
+
+    @contextmanager
+    def noted(self) -> Iterator[Taken]:
+        """Log as ever, and note it."""
+        with self._standing_in(passing=True) as taken:
+            yield taken
+
+    def hand_out(self, labels: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+        """Log the values of a replay, which are its own copies."""
+        for (name, args, kwargs), value in zip(labels, tensors, strict=True):
+            self._module.log(name, value, *args, **kwargs)
+
+    @contextmanager
+    def _standing_in(self, passing: bool) -> Iterator[Taken]:
+        native, own, taken = self._module.log, vars(self._module), Taken()
+        held = {"log": own["log"]} if "log" in own else {}
+
+        def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+            if passing:
+                native(name, value, *args, **kwargs)
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"it logs {name!r} as a {type(value).__name__}, which a recording would freeze: log a tensor, or "
+                    "log it in on_train_batch_end"
+                )
+            taken.tensors.append(value.detach())
+            taken.labels.append((name, args, kwargs))
+
+        own["log"] = log
+        try:
+            yield taken
+        finally:
+            del own["log"]
+            own.update(held)
