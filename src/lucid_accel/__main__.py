@@ -14,6 +14,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "list": "list every acceleration that an installed plugin offers",
     "doctor": "tell what this machine has, and whether a recording on it has the bytes of a native run",
+    "bench": "time whole fits, native and accelerated in alternation, and compare their bytes",
 }
 
 HELP = """usage: lucid-accel <command>
@@ -28,13 +29,24 @@ examples:
   lucid-accel doctor
   lucid-accel doctor detect bf16 --data.root FOLDER   which accelerations `lucid fit --config detect --config bf16
                                                       --data.root FOLDER` could use, and why not the others
+  lucid-accel bench detect bf16 --data.root FOLDER    what they gain in it, on your data and machine
+
+options of bench, before or among those of `lucid fit`:
+  --arms A B+C     accelerations to compare with the native run, those of one arm joined by +; without it those that
+                   the run names, or AutoAccelerate
+  --pairs N        rounds with one fit of each arm, 5 unless given
+  --record FILE    write all figures as JSON, after every round
+  --plot FILE.png  draw them
+
 options:
   -h, --help  this text
   --version   the version
 
-A CONFIG after `doctor` is what `lucid fit --config` takes; options of `lucid fit` may follow. Nothing is trained, and
-nothing is written, except the generated pictures that the demo trains on.
-Exit status: 0 done, 1 a recording differs or the run is broken, 2 not understood.
+A CONFIG after `doctor` or `bench` is what `lucid fit --config` takes; options of `lucid fit` may follow. Nothing is
+trained by `doctor`. `bench` trains the run again and again, each time in a fresh process and in a folder that is removed
+afterwards, so name few epochs (--trainer.max_epochs 3). Neither writes anything that was not asked for, except the
+generated pictures that the demo trains on.
+Exit status: 0 done, 1 bytes differ or the run is broken, 2 not understood.
 """
 
 
@@ -55,6 +67,10 @@ def main(argv: list[str] | None = None) -> int:
         nearest = get_close_matches(command, COMMANDS, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"Commands are {', '.join(COMMANDS)}."
         return _refuse(f"no command is called {command!r}; {hint}")
+    if command == "bench" and not options:
+        return _refuse(
+            "bench needs a run, as lucid fit takes it: `lucid-accel bench detect --data.root FOLDER`, or demo"
+        )
     if command == "list" and options:
         return _refuse(f"list takes no arguments, got {options[0]!r}")
 
@@ -65,6 +81,10 @@ def main(argv: list[str] | None = None) -> int:
             from lucid_accel import catalogue
 
             return catalogue.main()
+        if command == "bench":
+            from lucid_accel.bench import command as bench
+
+            return bench.main(options)
         if options:
             from lucid_accel import rehearsal
 

@@ -153,7 +153,7 @@ sys.exit(status)
         (["doctor", "--help"], 0, "Nothing is trained"),
         (["--version"], 0, f"lucid-accel {__version__}\n"),
         (["lsit"], 2, "lucid-accel: error: no command is called 'lsit'; did you mean list?\n"),
-        (["xyzzy"], 2, "no command is called 'xyzzy'; Commands are list, doctor.\n"),
+        (["xyzzy"], 2, "no command is called 'xyzzy'; Commands are list, doctor, bench.\n"),
         (["list", "all"], 2, "list takes no arguments, got 'all'\n"),
     ],
 )
