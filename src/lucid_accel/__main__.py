@@ -42,10 +42,10 @@ options:
   -h, --help  this text
   --version   the version
 
-A CONFIG after `doctor` or `bench` is what `lucid fit --config` takes; options of `lucid fit` may follow. Nothing is
-trained by `doctor`. `bench` trains the run again and again, each time in a fresh process and in a folder that is removed
-afterwards, so name few epochs (--trainer.max_epochs 3). Neither writes anything that was not asked for, except the
-generated pictures that the demo trains on.
+A CONFIG after `doctor` or `bench` is what `lucid fit --config` takes; options of `lucid fit` may follow.
+doctor: Nothing is trained, and nothing is written, except the generated pictures that the demo trains on.
+bench: The run is trained again and again, each time in a fresh process and in a folder that is removed afterwards; name
+few epochs (--trainer.max_epochs 3). Nothing else is written but what --record and --plot name, and those pictures.
 Exit status: 0 done, 1 bytes differ or the run is broken, 2 not understood.
 """
 
