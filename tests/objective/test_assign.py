@@ -124,7 +124,39 @@ def test_anchor_counts_and_centres() -> None:
     assert anchors.strides[[0, 31, 32, 40]].flatten().tolist() == [8, 8, 16, 32]
 
 
-@pytest.mark.parametrize(("name", "value"), [("topk", 0), ("alpha", float("nan")), ("beta", -1.0)])
+def test_capacity_changes_no_bit_though_it_moves_the_tail_of_a_vector() -> None:
+    """A CPU computes the last few of many numbers otherwise than the rest, and how many these are depends on N."""
+    anchors = make_anchors(64, 64, torch.device("cpu"))
+    random = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        low = torch.rand(2, 2, 2, generator=random) * 40
+        few = Targets(
+            torch.cat((low, low + 5 + torch.rand(2, 2, 2, generator=random) * 30), 2),
+            torch.randint(0, 3, (2, 2), generator=random),
+            torch.ones(2, 2, dtype=torch.bool),
+        )
+        many = Targets(*(torch.cat((x, x.new_zeros(2, 5, *x.shape[2:])), 1) for x in few))
+        logits = torch.randn(2, 84, 3, generator=random)
+        sides = 4 + torch.rand(2, 84, 4, generator=random) * 20
+        boxes = torch.cat((anchors.centres - sides[..., :2], anchors.centres + sides[..., 2:]), 2)
+        made = [Assigner(10)(logits, boxes, targets, candidates(targets, anchors)) for targets in (few, many)]
+        assert all(torch.equal(a, b) for a, b in zip(*made, strict=True))
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 6, 7])
+def test_the_overlap_counts_by_its_power(exponent: int) -> None:
+    scene = Scene()
+    inside = candidates(scene.targets, scene.anchors)
+    result = Assigner(4, beta=exponent)(scene.logits, scene.boxes, scene.targets, inside)
+    overlap = pairwise_iou(scene.targets.boxes, scene.boxes)[0]
+    alignment = scene.logits[0, :, 0].sigmoid() * overlap**exponent
+    for target in (0, 1):
+        mine = result.foreground[0] & (result.owner[0] == target)
+        expected = alignment[target] * overlap[target][mine].max() / alignment[target][mine].max()
+        torch.testing.assert_close(result.weight[0][mine], expected[mine])
+
+
+@pytest.mark.parametrize(("name", "value"), [("topk", 0), ("alpha", float("nan")), ("beta", -1)])
 def test_settings_are_checked(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         Assigner(**{"topk": 10, name: value})  # type: ignore[arg-type]

@@ -110,8 +110,8 @@ def test_published_settings() -> None:
     objective = Objective()
     assert objective.gains == Gains(box=7.5, cls=0.5, l1=6.0)
     many, one = objective.assign_many, objective.assign_one
-    assert (many.topk, many.single, many.alpha, many.beta) == (10, False, 1.0, 6.0)
-    assert (one.topk, one.single, one.alpha, one.beta) == (7, True, 1.0, 6.0)
+    assert (many.topk, many.single, many.alpha, many.beta) == (10, False, 1.0, 6)
+    assert (one.topk, one.single, one.alpha, one.beta) == (7, True, 1.0, 6)
 
 
 def test_total_blends_branches_with_gains() -> None:

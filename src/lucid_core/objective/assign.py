@@ -55,7 +55,7 @@ class Assigner:
         ValueError: ``topk`` is under 1, or an exponent is negative or not finite.
     """
 
-    def __init__(self, topk: int, single: bool = False, alpha: float = 1.0, beta: float = 6.0) -> None:
+    def __init__(self, topk: int, single: bool = False, alpha: float = 1.0, beta: int = 6) -> None:
         if topk < 1:
             raise ValueError(f"topk counts the anchors of a target and must be at least 1, got {topk}")
         for name, value in (("alpha", alpha), ("beta", beta)):
@@ -107,8 +107,10 @@ class Assigner:
     def _align(self, logits: Tensor, boxes: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
         overlap = pairwise_iou(targets.boxes, boxes)
         columns = targets.labels.unsqueeze(2).expand(-1, -1, logits.shape[1])
-        score = logits.transpose(1, 2).gather(1, columns).sigmoid()
-        alignment = score.pow(self.alpha) * overlap.pow(self.beta)
+        # The tail of a vector may get another exp or pow from a CPU than its body, and where the tail is depends on N:
+        # scores are made before N comes in, and over N there are only products, which are exact everywhere.
+        scores = logits.sigmoid() if self.alpha == 1 else logits.sigmoid().pow(self.alpha)
+        alignment = scores.transpose(1, 2).gather(1, columns) * _power(overlap, self.beta)
         return overlap.nan_to_num(0.0), alignment.nan_to_num(0.0)
 
     @staticmethod
@@ -122,3 +124,11 @@ class Assigner:
         reverse = torch.arange(count - 1, -1, -1, device=alignment.device)
         bits = alignment.contiguous().view(torch.int32).to(torch.int64)
         return torch.where(inside, (bits << 32) | reverse, -1)
+
+
+def _power(x: Tensor, exponent: int) -> Tensor:
+    """Return ``x**exponent`` by products alone."""
+    result = torch.ones_like(x) if exponent == 0 else x
+    for bit in f"{exponent:b}"[1:]:
+        result = result * result * x if bit == "1" else result * result
+    return result
