@@ -17,7 +17,7 @@ from lucid_accel.hookspecs import GROUP, PROJECT, Specs
 from lucid_core import plugins
 from lucid_core.seams import SEAMS, claim
 
-__all__ = ["Replacement", "Undo", "find", "is_free", "marked", "marked_parts", "take"]
+__all__ = ["Replacement", "Undo", "find", "is_free", "marked", "marked_parts", "replace", "take"]
 
 #: Called instead of the seam, as ``replacement(native, *args, **kwargs)``.
 Replacement = Callable[..., Any]
@@ -92,17 +92,31 @@ def take(
     if marked(part, path):
         return claim(scope, path, owner, part, replacement).release
     held = claim(scope, path, owner)
+    restore = replace(part, method, replacement)
+
+    def undo() -> None:
+        held.release()
+        restore()
+
+    return undo
+
+
+def replace(part: object, method: str, replacement: Replacement) -> Undo:
+    """Let ``replacement`` be called instead of a method of ``part``, within a seam that its owner holds already.
+
+    Returns:
+        What undoes it, if it is still there.
+    """
     function = _Method(part, method, replacement)
     own = types.MethodType(function, part)
     vars(part)[method] = own
 
-    def undo() -> None:
-        held.release()
+    def restore() -> None:
         function.replacement = None
         if vars(part).get(method) is own:
             del vars(part)[method]
 
-    return undo
+    return restore
 
 
 class _Method:

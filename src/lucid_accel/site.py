@@ -27,20 +27,24 @@ class Answer:
         why: What it needs and does not have.
         seen: What there is instead.
         fix: What would make it a yes.
+        without: What it leaves native in this run, and why, where it may run otherwise.
     """
 
     ok: bool
     why: str = ""
     seen: str = ""
     fix: str = ""
+    without: str = ""
 
     def __str__(self) -> str:
-        return "yes" if self.ok else f"{self.why}, but {self.seen}. To get a yes: {self.fix}"
+        if self.ok:
+            return f"yes, without {self.without}" if self.without else "yes"
+        return f"{self.why}, but {self.seen}. To get a yes: {self.fix}"
 
 
-def yes() -> Answer:
-    """It may run."""
-    return Answer(True)
+def yes(without: str = "") -> Answer:
+    """It may run, all of it or ``without`` a part that stays native: which one, and why."""
+    return Answer(True, without=without)
 
 
 def no(why: str, seen: str, fix: str) -> Answer:

@@ -14,13 +14,14 @@ from torch.utils._pytree import tree_leaves
 from lucid_accel.graphs.fingerprint import fingerprint, is_plain
 from lucid_accel.reasons import Reason
 
-__all__ = ["Certificate", "Change"]
+__all__ = ["HOOKS", "Certificate", "Change"]
 
 Change = tuple[Reason, str]
 
 _BASES = frozenset(nn.Module.__mro__)
 _INTERNAL = frozenset(vars(nn.Module()))
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: Tables of hooks that a module calls in the middle of what it does.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: Modules of up to this many parts are compared whole at every step.
 _SMALL = 16
 
@@ -53,7 +54,7 @@ class Certificate:
         self._tensor_views = [table.values() for table in tensors if table]
         self._empty_children = [table for table in children if not table]
         self._empty_tensors = [table for table in tensors if not table]
-        self._hook_tables = [getattr(part, hook) for part in self._modules for hook in _HOOKS]
+        self._hook_tables = [getattr(part, hook) for part in self._modules for hook in HOOKS]
         self._children = _flat(self._child_views)
         self._held = _flat(self._tensor_views)
         self._tensors = [x for x in self._held if x is not None]

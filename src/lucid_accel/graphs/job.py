@@ -62,10 +62,10 @@ class Job:
         dtype: The only one that is allowed, if one is.
 
     Attributes:
-        refusal: Why no recording can serve this call, if none can: ``missing_grad``, there is no input; ``dtype``, one
-            is no ordinary tensor, or not of the dtype that is allowed, or not on the device; ``stride``, one begins
-            where no vector may, so that a copy of it, which does, may go to another kernel; ``precision``, autocast is
-            on.
+        refusal: Why no recording can serve this call, if none can: ``missing_grad``, there is nothing to work on; ``dtype``,
+            an input is no ordinary tensor, or not of the dtype that is allowed, or not on the device; ``stride``, one
+            begins where no vector may, so that a copy of it, which does, may go to another kernel; ``precision``,
+            autocast is on.
         addresses: Where ``fixed`` lies.
         pointers: Where ``inputs`` lie.
     """
@@ -125,10 +125,10 @@ class Job:
 
     def _refusal(self) -> Reason | None:
         inputs = self.inputs
-        if not inputs:
+        if not inputs and not self.fixed:
             return Reason.MISSING_GRAD
         if not _ORDINARY.issuperset(map(type, inputs)) or (
-            self._dtype is not None and {self._dtype} != {*self._dtypes}
+            self._dtype is not None and not {self._dtype}.issuperset(self._dtypes)
         ):
             return Reason.DTYPE
         try:
@@ -137,7 +137,7 @@ class Job:
             self.addresses = list(map(_data_ptr, self.fixed))
         except RuntimeError:  # what is sparse has none
             return Reason.DTYPE
-        if {*map(Tensor.get_device, inputs)} != {-1 if self._device.type == "cpu" else self._device.index}:
+        if not {-1 if self._device.type == "cpu" else self._device.index}.issuperset(map(Tensor.get_device, inputs)):
             return Reason.DTYPE
         if (self.pointers % ALIGNMENT).any():
             return Reason.STRIDE

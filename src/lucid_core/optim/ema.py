@@ -44,6 +44,8 @@ class AveragedNetwork:
     Attributes:
         network: The averaged copy.
         updates: How often it was updated.
+        live: The tensors that are followed.
+        averaged: Those of the copy, in the same order.
 
     Raises:
         ValueError: ``decay`` or ``tau`` is out of its range.
@@ -57,9 +59,9 @@ class AveragedNetwork:
         # A copy made while validating, under inference mode, could never be updated by a later fit.
         with torch.inference_mode(False):
             self.network = copy.deepcopy(network).eval().requires_grad_(False)
-            self._live = list(_floats(network).values())
-            self._averaged = list(_floats(self.network).values())
-            self._step = torch.zeros((), device=self._averaged[0].device)
+            self.live = list(_floats(network).values())
+            self.averaged = list(_floats(self.network).values())
+            self._step = torch.zeros((), device=self.averaged[0].device)
 
     def write_scalars(self) -> None:
         """Count one update, and write its step towards the live tensors to the device. Host work."""
@@ -70,21 +72,21 @@ class AveragedNetwork:
     @seam("ema")
     def update(self) -> None:
         """Move the copy towards the network. Device work only."""
-        moves = torch._foreach_sub(self._live, self._averaged)
+        moves = torch._foreach_sub(self.live, self.averaged)
         torch._foreach_mul_(moves, self._step)
-        torch._foreach_add_(self._averaged, moves)
+        torch._foreach_add_(self.averaged, moves)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Bring the copy to where its network went: a fit leaves its module on the CPU, the next run moves it back."""
-        if self._averaged[0].device != device or self._averaged[0].dtype != dtype:
+        if self.averaged[0].device != device or self.averaged[0].dtype != dtype:
             with torch.inference_mode(False):
                 self.network.to(device, dtype)
-                self._averaged = list(_floats(self.network).values())
+                self.averaged = list(_floats(self.network).values())
                 self._step = self._step.to(device)
 
     def synchronize(self) -> None:
         """Take the averages of process 0, whose batch statistics are the ones that a checkpoint holds."""
-        for tensor in self._averaged:
+        for tensor in self.averaged:
             torch.distributed.broadcast(tensor.data, 0)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,118 @@
+"""What follows the backward in a step, as routines: clipping, the optimizer's update, the average of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.precision import Precision
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lucid_accel.adapters import Replacement, is_free
+from lucid_accel.graphs.job import Job, bits
+from lucid_accel.graphs.routine import Routine
+from lucid_accel.replay.clipping import is_stock
+from lucid_accel.replay.optimizer import settings_of
+from lucid_core.optim.ema import AveragedNetwork
+from lucid_core.optim.musgd import MuSGD
+
+__all__ = ["averaging", "clipping", "unlike_musgd", "updating"]
+
+#: The gradients of these parameters that there are, ``None`` unless all of them lie where replays leave them.
+Gradients = Callable[[Collection[Tensor]], list[Tensor] | None]
+
+#: Settings of a group that reach the device as tensors, or never.
+_LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
+
+#: All that the update of MuSGD goes through.
+_METHODS = ("update", "prepare", "orthogonalize", "apply")
+
+# Loops in C: there are hundreds of parameters.
+_momentum = itemgetter("momentum")
+_grad = attrgetter("grad")
+
+
+def clipping(routine: Routine, plugin: Precision, gradients: Gradients) -> Replacement:
+    """Return what is called instead of ``clip_grad_by_norm`` of ``plugin``: norm and scaling, where gradients lie."""
+
+    def clip(native: Callable[..., Any], optimizer: Optimizer, clip_val: float) -> None:
+        found = gradients(list(plugin.main_params(optimizer))) if is_stock() else None
+        if found is None:
+            native(optimizer, clip_val)
+            return
+
+        def run(_: Any = ()) -> list[Tensor]:
+            native(optimizer, clip_val)
+            return []
+
+        with torch.no_grad():
+            routine(run, lambda: Job(run, (), routine.device, fixed=found, written=found, settings=bits(clip_val)))
+
+    return clip
+
+
+def unlike_musgd(optimizer: Optimizer) -> str | None:
+    """Say why the update of ``optimizer`` cannot be recorded: what it needs, and what there is."""
+    kind = type(optimizer).__name__
+    if not isinstance(optimizer, MuSGD):
+        return f"the update, which needs MuSGD, whose learning rate is on the device, and this run has {kind}"
+    for name in _METHODS:
+        if getattr(type(optimizer), name) is not getattr(MuSGD, name) or not is_free(optimizer, name):
+            return f"the update, which needs the {name} of MuSGD, and {kind} has its own"
+    return None
+
+
+def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replacement:
+    """Return what is called instead of ``update`` of ``optimizer``: all groups, parameters moved where they lie."""
+
+    def update(native: Callable[[], None]) -> None:
+        groups = [[x for x in group["params"] if x.grad is not None] for group in optimizer.param_groups]
+        params = [x for group in groups for x in group]
+        found = gradients(params)
+        if found is None:
+            native()
+            return
+
+        def run(_: Any = ()) -> list[Tensor]:
+            native()
+            return []
+
+        def describe() -> Job:
+            momenta = list(map(_momentum, map(optimizer.state.__getitem__, params)))
+            return Job(
+                run,
+                (),
+                routine.device,
+                fixed=[*params, *found, *momenta],
+                written=[*params, *momenta],
+                settings=tuple(
+                    (len(members), settings_of(group, _LIVE))
+                    for members, group in zip(groups, optimizer.param_groups, strict=True)
+                ),
+                version=optimizer.version,
+                dtype=torch.float32,
+            )
+
+        routine(run, describe)
+
+    return update
+
+
+def averaging(routine: Routine, average: AveragedNetwork) -> Replacement:
+    """Return what is called instead of ``update`` of ``average``."""
+
+    def update(native: Callable[[], None]) -> None:
+        def run(_: Any = ()) -> list[Tensor]:
+            native()
+            return []
+
+        def describe() -> Job:
+            fixed = [*average.live, *average.averaged]
+            return Job(run, (), routine.device, fixed=fixed, written=average.averaged)
+
+        routine(run, describe)
+
+    return update
