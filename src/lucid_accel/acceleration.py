@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lucid_accel.clock import FitClock
+from lucid_accel.finding import Finding
+from lucid_accel.fit import Fit
 from lucid_accel.reasons import Reason
 from lucid_accel.report import idleness, publish
 from lucid_accel.site import Answer, Site
+from lucid_accel.state import State
 from lucid_accel.tally import Tally
-from lucid_core.seams import Claim, claim
+from lucid_core.seams import claim
 
 __all__ = ["Acceleration", "AccelerationError", "AccelerationWarning", "State", "Undo"]
 
@@ -39,33 +38,6 @@ class AccelerationError(RuntimeError):
     """An acceleration with ``strict`` or ``on_failure="raise"`` does nothing, or stopped."""
 
 
-class State(StrEnum):
-    """Where an acceleration is in its life: off, armed, recorded, retired; or off, ineligible."""
-
-    OFF = "off"
-    INELIGIBLE = "ineligible"
-    ARMED = "armed"
-    RECORDED = "recorded"
-    RETIRED = "retired"
-
-
-@dataclass(slots=True)
-class _Fit:
-    """All that an acceleration holds during one fit, and nothing of it afterwards but counts."""
-
-    state: State = State.OFF
-    said: str = ""
-    batch: int = -1
-    called_now: bool = False
-    replayed_now: bool = False
-    setup_now: bool = False
-    reported: bool = False
-    tally: Tally = field(default_factory=Tally)
-    clock: FitClock = field(default_factory=FitClock)
-    claims: list[Claim] = field(default_factory=list)
-    undo: ExitStack = field(default_factory=ExitStack)
-
-
 class Acceleration(Callback, ABC):
     """Base of every acceleration: a Lightning callback that takes over one part of a run, or says why it does not.
 
@@ -77,7 +49,9 @@ class Acceleration(Callback, ABC):
     Args:
         on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
         strict: A no, a retirement, or a fit in which nothing was replayed is an error. For tests and benchmarks.
-        keep: ``always`` keeps what was recorded to the end of the fit.
+        keep: ``auto`` times native and replayed steps in turn, once all is recorded and proven, and retires what does
+            not pay for itself. That is information, and no error of ``strict``. A fit with fewer than 200 steps left is
+            not measured. ``always`` keeps what was recorded to the end of the fit.
 
     Attributes:
         claims: Paths of the seams it takes; keys of :data:`lucid_core.seams.SEAMS`.
@@ -91,12 +65,12 @@ class Acceleration(Callback, ABC):
         self,
         on_failure: Literal["retire", "raise"] = "retire",
         strict: bool = False,
-        keep: Literal["always"] = "always",
+        keep: Literal["auto", "always"] = "auto",
     ) -> None:
         self.on_failure = on_failure
         self.strict = strict
         self.keep = keep
-        self._fit = _Fit()
+        self._fit = Fit()
 
     # What a subclass says
 
@@ -140,6 +114,11 @@ class Acceleration(Callback, ABC):
         """Why it is ineligible or retired; empty otherwise."""
         return self._fit.said
 
+    @property
+    def finding(self) -> Finding | None:
+        """What was measured of it, once it was."""
+        return self._fit.finding
+
     def native(self, reason: Reason) -> None:
         """Count a native call, under one of a closed list of reasons."""
         self._fit.tally.count(reason, self._fit.batch)
@@ -152,7 +131,7 @@ class Acceleration(Callback, ABC):
 
     def recorded(self, reserved: int = 0) -> None:
         """Note that something was recorded, for which the device reserved ``reserved`` bytes more."""
-        self._fit.tally.reserved += reserved
+        self._fit.tally.hold(reserved)
         self._fit.state = State.RECORDED
 
     def proven(self) -> None:
@@ -161,12 +140,12 @@ class Acceleration(Callback, ABC):
 
     def spent(self, seconds: float) -> None:
         """Note time spent on recording or proving."""
-        self._fit.tally.setup_seconds += seconds
+        self._fit.tally.spend(seconds)
         self._fit.setup_now = True
 
     def rearmed(self, why: str) -> None:
         """Note that recordings were dropped and will be made again."""
-        self._fit.tally.rearmed.append(why)
+        self._fit.tally.rearm(why)
         self._fit.state = State.ARMED
 
     def retired(self, reason: Reason, why: str, cause: Exception | None = None) -> None:
@@ -179,7 +158,14 @@ class Acceleration(Callback, ABC):
             self._fit.state = State.RETIRED
             self._release()
             failed = reason is Reason.CAPTURE_FAILED and self.on_failure == "raise"
-            self._say(f"retired at batch {self._fit.batch} ({reason})", why, failed, cause)
+            self._say(f"retired at batch {self._fit.batch} ({reason})", why, failed, cause, reason is Reason.NOT_PAYING)
+
+    def weighed(self, finding: Finding) -> None:
+        """Keep what was recorded, or retire, by what was measured."""
+        self._fit.finding = finding
+        if not finding.kept:
+            self._fit.afterwards = Reason.NOT_PAYING
+            self.retired(Reason.NOT_PAYING, finding.why)
 
     # Lightning's hooks
 
@@ -188,7 +174,7 @@ class Acceleration(Callback, ABC):
         if stage != "fit":
             return
         self._release()
-        self._fit = _Fit()
+        self._fit = Fit()
         if self._is_second(trainer):
             rank_zero_info(f"{self.name} is named twice with the same options; the second one is ignored")
         elif self._ask(Site(trainer, pl_module, started=False)):
@@ -210,17 +196,27 @@ class Acceleration(Callback, ABC):
 
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Count."""
-        self._fit.batch += 1
-        self._fit.called_now = self._fit.replayed_now = self._fit.setup_now = False
+        self._fit.begin_batch()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Count a step after retirement; the first acceleration of the run takes the time for all."""
         if self._fit.state is State.RETIRED and not self._fit.called_now:
             # The seam was given back, so nobody tells of its calls.
-            self.native(Reason.RETIRED)
-        party = _party(trainer)
-        if party[0] is self:
-            self._fit.clock.step(any(x._fit.replayed_now for x in party), any(x._fit.setup_now for x in party))
+            self.native(self._fit.afterwards)
+        if (party := _party(trainer))[0] is self:
+            self._fit.end_batch(trainer, {item: item._fit for item in party})
+
+    def on_train_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Note that the next batch is not all that takes time."""
+        self._fit.interrupted = True
+
+    def on_validation_start(self, *args: Any, **kwargs: Any) -> None:
+        """Likewise."""
+        self._fit.interrupted = True
+
+    def on_save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Likewise. Nothing is added to the checkpoint."""
+        self._fit.interrupted = True
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Give everything back, before Lightning moves the model; the last acceleration reports for all."""
@@ -241,7 +237,7 @@ class Acceleration(Callback, ABC):
             self._release()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**{name: x for name, x in vars(self).items() if name not in _OF_TRAINER}, "_fit": _Fit()}
+        return {**{name: x for name, x in vars(self).items() if name not in _OF_TRAINER}, "_fit": Fit()}
 
     def _ask(self, site: Site) -> bool:
         cause: Exception | None = None
@@ -257,13 +253,17 @@ class Acceleration(Callback, ABC):
         self._say("off", why, failed, cause)
         return False
 
-    def _say(self, what: str, why: str, fatal: bool, cause: Exception | None) -> None:
-        """Warn, or raise; whatever has to be put in order was before."""
+    def _say(self, what: str, why: str, fatal: bool, cause: Exception | None, expected: bool = False) -> None:
+        """Warn, or raise, or only tell what was expected; whatever has to be put in order was before."""
         self._fit.said = f"{what}: {why}"
-        if self.strict or fatal:
-            raise AccelerationError(f"{self.owner} is {what}: {why}") from cause
         sequel = "" if what == "idle" else ", training goes on without it"
-        rank_zero_warn(f"{self.owner} is {what}{sequel}: {why}", category=AccelerationWarning)
+        text = f"{self.owner} is {what}{sequel}: {why}"
+        if expected:
+            rank_zero_info(text)
+        elif self.strict or fatal:
+            raise AccelerationError(f"{self.owner} is {what}: {why}") from cause
+        else:
+            rank_zero_warn(text, category=AccelerationWarning)
 
     def _mind_idleness(self) -> None:
         if self.state in (State.ARMED, State.RECORDED) and self.batches and not self.tally.replayed:

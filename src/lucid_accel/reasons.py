@@ -34,9 +34,9 @@ class Reason(StrEnum):
     COMPILING = "compiling"  #: torch.compile is tracing
     FOREIGN_CAPTURE = "foreign_capture"  #: somebody else is recording
     RETIRED = "retired"  #: after retirement
-    NOT_PAYING = "not_paying"  #: it did not pay
+    NOT_PAYING = "not_paying"  #: after it was found not to pay
     MEMORY = "memory"  #: no room for another recording
     CAPTURE_FAILED = "capture_failed"  #: it could not be recorded
     UNLIKE = "unlike"  #: a replay gave other bytes than the native run
     UNPROVABLE = "unprovable"  #: the native run gives other bytes each time
-    DISABLED = "disabled"  #: switched off by the user
+    DISABLED = "disabled"  #: switched off: by the user, or for a while to be measured

@@ -12,6 +12,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from lucid_accel.clock import FitClock
+from lucid_accel.finding import Finding, unmeasured
+from lucid_accel.state import State
 
 if TYPE_CHECKING:
     from lucid_accel.acceleration import Acceleration
@@ -67,12 +69,21 @@ def collect(party: Sequence[Acceleration], clock: FitClock) -> dict[str, Any]:
                 "state": str(item.state),
                 "numerics": item.numerics,
                 "verdict": item.verdict,
+                "keep": item.keep,
+                "payoff": None if (finding := _finding(item)) is None else finding.as_dict(),
                 "steps": item.batches,
                 **item.tally.as_dict(),
             }
             for item in party
         ],
     }
+
+
+def _finding(item: Acceleration) -> Finding | None:
+    """Return what was measured, or that there was no time for it."""
+    if item.finding is None and item.keep == "auto" and item.state is State.RECORDED:
+        return unmeasured("the fit was too short")
+    return item.finding
 
 
 def render(report: dict[str, Any]) -> str:
@@ -95,6 +106,8 @@ def render(report: dict[str, Any]) -> str:
             f"    {equal}, set-up {row['setup_seconds']:.1f} s, memory {row['reserved_bytes'] / 2**20:.0f} MiB"
             + (f"; {row['verdict']}" if row["verdict"] else "")
         )
+        if row["payoff"] is not None and row["payoff"]["kept"]:
+            lines.append(f"    {row['payoff']['why']}")
     return "\n".join(lines)
 
 

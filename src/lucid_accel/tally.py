@@ -23,7 +23,9 @@ class Tally:
         proofs: How often a replay was shown to have the bytes of the native run.
         rearmed: Why recordings were dropped and made again, in order.
         setup_seconds: Time spent on recording and proving.
+        proof_seconds: What of it was spent on proving.
         reserved: Bytes by which recordings made the device's reserved memory grow, where that is counted.
+        held: What of them recordings hold that were not dropped to be made again.
     """
 
     replayed: int = 0
@@ -33,7 +35,10 @@ class Tally:
     proofs: int = 0
     rearmed: list[str] = field(default_factory=list)
     setup_seconds: float = 0.0
+    proof_seconds: float = 0.0
     reserved: int = 0
+    held: int = 0
+    _timed_proofs: int = 0
 
     def replay(self, first: bool) -> None:
         """Count a replayed call, the first one of its training batch or a further one."""
@@ -44,6 +49,23 @@ class Tally:
         """Count a native call in the training batch number ``batch``."""
         self.native[reason] += 1
         self.first.setdefault(reason, batch)
+
+    def spend(self, seconds: float) -> None:
+        """Count time that recording took, or the proof that was counted just before."""
+        self.setup_seconds += seconds
+        if self.proofs > self._timed_proofs:
+            self._timed_proofs = self.proofs
+            self.proof_seconds += seconds
+
+    def hold(self, reserved: int) -> None:
+        """Count a recording and its bytes."""
+        self.reserved += reserved
+        self.held += reserved
+
+    def rearm(self, why: str) -> None:
+        """Count that recordings were dropped, to be made again."""
+        self.rearmed.append(why)
+        self.held = 0
 
     def native_steps(self) -> dict[Reason, int]:
         """Return the native calls of training steps, by reason; evaluation is none."""

@@ -89,6 +89,10 @@ class CudaGraphEngine(Engine):
         free, _ = torch.cuda.mem_get_info(self.device)
         return free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
 
+    def synchronize(self) -> None:
+        """Wait for every stream of the device."""
+        torch.cuda.synchronize(self.device)
+
     def is_capturing(self) -> bool:
         """Whether the current stream is being captured."""
         return torch.cuda.is_current_stream_capturing()

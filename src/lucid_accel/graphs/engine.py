@@ -71,6 +71,10 @@ class Engine(ABC):
         """Return the bytes that the process has reserved on the device; 0 where nobody counts."""
 
     @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was given."""
+
+    @abstractmethod
     def is_capturing(self) -> bool:
         """Whether somebody is recording on the current stream."""
 

@@ -64,6 +64,9 @@ class TapeEngine(Engine):
         """Return 0: nobody counts the CPU's memory."""
         return 0
 
+    def synchronize(self) -> None:
+        """Return: the CPU is done when a call returns."""
+
     def is_capturing(self) -> bool:
         """Whether a tape is open."""
         return TapeEngine._open

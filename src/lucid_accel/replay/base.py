@@ -34,7 +34,7 @@ class Replay(Acceleration):
         proof: Literal["on", "off"] = "on",
         on_failure: Literal["retire", "raise"] = "retire",
         strict: bool = False,
-        keep: Literal["always"] = "always",
+        keep: Literal["auto", "always"] = "auto",
     ) -> None:
         super().__init__(on_failure, strict, keep)
         self.proof = proof

@@ -44,7 +44,8 @@ class NetworkReplay(PartReplay):
             and retires on the first byte that differs. ``off`` leaves that out.
         on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
         strict: A no, a retirement, or a fit in which nothing was replayed is an error.
-        keep: ``always`` keeps the recording to the end of the fit.
+        keep: ``auto`` retires it where it does not pay, by the times of native and replayed steps of this fit;
+            ``always`` keeps the recording to the end of the fit.
     """
 
     claims = ("step.network",)
@@ -55,7 +56,7 @@ class NetworkReplay(PartReplay):
         proof: Literal["on", "off"] = "on",
         on_failure: Literal["retire", "raise"] = "retire",
         strict: bool = False,
-        keep: Literal["always"] = "always",
+        keep: Literal["auto", "always"] = "auto",
     ) -> None:
         super().__init__(proof, on_failure, strict, keep)
         self.module = module

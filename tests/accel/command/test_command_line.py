@@ -125,9 +125,17 @@ def test_a_printed_configuration_gives_the_same_again(
     first = printed(lucid, capsys, f"fit --config {{}} {words} --trainer.callbacks+=NetworkReplay")
     assert first["trainer"]["callbacks"][0]["class_path"] == "lucid_accel.LossReplay"
     options = first["trainer"]["callbacks"][0]["init_args"]
-    assert options == {"proof": "off", "on_failure": "raise", "strict": False, "keep": "always"}
+    assert options == {"proof": "off", "on_failure": "raise", "strict": False, "keep": "auto"}
     (installed / "saved.yaml").write_text(yaml.safe_dump(first))
     assert printed(lucid, capsys, "fit --config saved.yaml") == first
+
+
+@pytest.mark.parametrize("word", OURS)
+def test_any_of_them_is_kept_without_measuring_where_that_is_said(
+    lucid: Run, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    config = printed(lucid, capsys, f"fit --config {{}} --trainer.callbacks+={word} --trainer.callbacks.keep=always")
+    assert config["trainer"]["callbacks"][0]["init_args"]["keep"] == "always"
 
 
 @pytest.mark.parametrize("word", OURS)
@@ -150,6 +158,7 @@ def test_help_shows_the_options_with_their_docs(lucid: Run, capsys: pytest.Captu
         ("+=lucid_accel.LosReplay", "lucid_accel has no class 'LosReplay'; did you mean 'LossReplay'?"),
         ("+=LossReplay --trainer.callbacks.prof=off", "LossReplay has no option 'prof'; did you mean 'proof'?"),
         ("+=LossReplay --trainer.callbacks.x=1", "has no option 'x'; there are proof, on_failure, strict, keep"),
+        ("+=LossReplay --trainer.callbacks.keep=alway", "must be auto or always, got 'alway'; did you mean 'always'?"),
         ("+=LossReplay --trainer.callbacks.on_failure=rise", "must be retire or raise, got 'rise'; did you mean"),
     ],
 )
