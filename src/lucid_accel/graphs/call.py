@@ -166,11 +166,16 @@ class Call:
             rows.append(_Row(shape, stride, leaf.dtype, leaf.device, leaf.requires_grad))
         self.signature = Signature(spec, tuple(rows), numerics(self.tensors[0].device if self.tensors else device))
 
-    def sealed(self) -> Form:
-        """Return the form for a recording: what it may not read raises."""
-        paths, spec = tree_flatten_with_path((self.args, self.kwargs))
-        leaves = zip(self.form.leaves, paths, strict=True)
-        return Form([Sealed(f"argument {keystr(p[1:])}") if type(x) is _Held else x for x, (p, _) in leaves], spec)
+    def sealed(self, names: Sequence[str] = ()) -> Form:
+        """Return the form for a recording, where what may not be read raises, and says its name among ``names``."""
+        called = [names[i] if i < len(names) else f"argument {i}" for i in range(len(self.args))] + [*self.kwargs]
+        places = [
+            name + keystr(path)
+            for name, value in zip(called, (*self.args, *self.kwargs.values()), strict=True)
+            for path, _ in tree_flatten_with_path(value)[0]
+        ]
+        pairs = zip(self.form.leaves, places, strict=True)
+        return Form([Sealed(place) if type(leaf) is _Held else leaf for leaf, place in pairs], self.form.spec)
 
     def versions(self) -> list[int]:
         """Return how often each tensor was written."""

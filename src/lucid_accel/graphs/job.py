@@ -62,10 +62,10 @@ class Job:
         dtype: The only one that is allowed, if one is.
 
     Attributes:
-        refusal: Why no recording can serve this call, if none can: ``missing_grad``, there is nothing to work on; ``dtype``,
-            an input is no ordinary tensor, or not of the dtype that is allowed, or not on the device; ``stride``, one
-            begins where no vector may, so that a copy of it, which does, may go to another kernel; ``precision``,
-            autocast is on.
+        refusal: Why no recording can serve this call, if none can: ``missing_grad``, there is nothing to work on;
+            ``dtype``, an input is no ordinary tensor, or not of the dtype that is allowed, or not on the device;
+            ``stride``, one begins where no vector may, so that a copy of it, which does, may go to another kernel;
+            ``precision``, autocast is on.
         addresses: Where ``fixed`` lies.
         pointers: Where ``inputs`` lie.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,17 +30,26 @@ class Shelf:
         module: The part of the model that the region is.
         attach: Gradients of parameters are attached to them, past autograd.
         aside: Takes what the region hands out beside its result.
+        names: Of its arguments, for messages.
 
     Attributes:
         pause: Keeps the garbage collector off from a capture until its first replay is done.
         attached: The gradients, with ``attach``, once there is a recording.
     """
 
-    def __init__(self, engine: Engine, module: nn.Module, attach: bool = False, aside: Aside | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        module: nn.Module,
+        attach: bool = False,
+        aside: Aside | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
         self.pause = CollectionPause()
         self.attached: Attached | None = None
         self._attach = attach
         self._aside = aside
+        self._names = list(names)
         self._engine = engine
         self._module = module
         self._entries: dict[Signature, Entry] = {}
@@ -101,7 +110,7 @@ class Shelf:
                 self.attached = Attached(parameters)
             entry.recording = Recording(
                 self._engine,
-                entry.recordable(call.sealed(), native),
+                entry.recordable(call.sealed(self._names), native),
                 call.padded(capacity),
                 parameters,
                 list(self._module.buffers()),

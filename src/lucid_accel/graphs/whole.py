@@ -36,6 +36,7 @@ class WholeStep(Region):
         padded: Names the parts of the batch that have a capacity.
         proof: Compare a replay with a native run after recording, and again later.
         aside: Takes what the step logs.
+        names: Of its arguments, for messages.
         internal: Attributes of ``module`` that belong to its framework.
         frozen: Names of what changes as the run goes on, which the step may not mention.
     """
@@ -48,10 +49,12 @@ class WholeStep(Region):
         padded: Padded,
         proof: bool,
         aside: Aside,
+        names: Collection[str],
         internal: Collection[str],
         frozen: Collection[str],
     ) -> None:
         self._aside = aside
+        self._names = names
         self._internal = internal
         self._frozen = frozen
         self._mentions = Mentions()
@@ -63,7 +66,7 @@ class WholeStep(Region):
         return self._shelf.attached
 
     def _make_shelf(self) -> Shelf:
-        return Shelf(self._engine, self._module, attach=True, aside=self._aside)
+        return Shelf(self._engine, self._module, attach=True, aside=self._aside, names=list(self._names))
 
     def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         return Call(args, kwargs, self._padded, self._engine.device, sealed=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
+from inspect import signature
 from typing import Any
 
 from lightning.pytorch import LightningModule
@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from lucid_accel.acceleration import Undo
 from lucid_accel.adapters import is_free, marked, replace, take
 from lucid_accel.graphs.certificate import HOOKS
+from lucid_accel.graphs.router import Router
 from lucid_accel.graphs.routine import Routine
 from lucid_accel.graphs.whole import WholeStep
 from lucid_accel.replay.base import Replay
@@ -96,40 +97,34 @@ class StepReplay(Replay):
             )
         if (seen := _hooked(module)) is not None:
             return no("it needs a step that nobody looks into", seen, "remove the hook, or replay parts without one")
-        return yes("; ".join(self._left_out(site)) if site.started else "")
+        return yes((unlike_musgd(site.trainer.optimizers[0]) or "") if site.started else "")
 
     def install(self, site: Site) -> Undo:
         """Send each part of the step to its routing."""
-        module, engine = site.module, site.engine()
+        module, engine, strategy = site.module, site.engine(), self.part(site)
         assert engine is not None
-        step = WholeStep(engine, module, self, _padded, self.proof == "on", StepLogs(module), _OF_LIGHTNING, _CHANGING)
-        ended = ExitStack()
+        proven, names = self.proof == "on", signature(module.training_step).parameters
+        step = WholeStep(engine, module, self, _padded, proven, StepLogs(module), names, _OF_LIGHTNING, _CHANGING)
+        with ExitStack() as ended:
 
-        def follow(take_over: Callable[[Routine], Undo]) -> None:
-            routine = Routine(engine, Beside(self), self.proof == "on")
-            ended.callback(self.drive(routine, self.part(site), take_over(routine)))
+            def add(router: Router, undo: Undo) -> None:
+                ended.callback(self.drive(router, strategy, undo))
 
-        plugin, (optimizer, *_), average = site.trainer.precision_plugin, site.trainer.optimizers, _average(module)
-        ended.callback(
-            self.drive(step, self.part(site), take(module, "step", self.owner, self.part(site), step, "training_step"))
-        )
-        if unlike_musgd(optimizer) is None:
-            assert isinstance(optimizer, MuSGD)
-            follow(lambda r: take(module, "update", self.owner, optimizer, updating(r, optimizer, step.gradients)))
-        else:
-            ended.callback(claim(module, "update", self.owner).release)
-        if own_method(plugin) is None:
-            follow(lambda r: replace(plugin, "clip_grad_by_norm", clipping(r, plugin, step.gradients)))
-        if average is not None:
-            follow(lambda r: take(module, "ema", self.owner, average, averaging(r, average)))
-        else:
-            ended.callback(claim(module, "ema", self.owner).release)
-        return ended.close
-
-    def _left_out(self, site: Site) -> list[str]:
-        """Say what stays native in this run."""
-        why = unlike_musgd(site.trainer.optimizers[0])
-        return [] if why is None else [why]
+            add(step, take(module, "step", self.owner, strategy, step, "training_step"))
+            clip, update, follow = (Routine(engine, Beside(self), proven) for _ in range(3))
+            plugin, optimizer, average = site.trainer.precision_plugin, site.trainer.optimizers[0], _average(module)
+            if own_method(plugin) is None:
+                add(clip, replace(plugin, "clip_grad_by_norm", clipping(clip, plugin, step.gradients)))
+            if isinstance(optimizer, MuSGD) and unlike_musgd(optimizer) is None:
+                replacement = updating(update, optimizer, step.gradients)
+                add(update, take(module, "update", self.owner, optimizer, replacement))
+            else:
+                ended.callback(claim(module, "update", self.owner).release)
+            if average is not None:
+                add(follow, take(module, "ema", self.owner, average, averaging(follow, average)))
+            else:
+                ended.callback(claim(module, "ema", self.owner).release)
+            return ended.pop_all().close
 
 
 def _average(module: nn.Module) -> AveragedNetwork | None:
