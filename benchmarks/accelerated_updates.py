@@ -16,12 +16,15 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from accelerated_steps import NATIVE, collect, replays_of, switch, train
+from accelerated_steps import collect, replays_of, train
 from lightning.pytorch import Callback, Trainer
-from record import Red, add_windows, begin, busy, interval, parser_of, quieten, summary, write
+from meters import NATIVE, switch
+from record import Red, add_windows, begin, parser_of, quieten, write
 from torch.profiler import ProfilerActivity, profile
 
 from lucid_accel import Replay, UpdateReplay
+from lucid_accel.bench.device import busy
+from lucid_accel.bench.figures import interval, summary
 from lucid_accel.graphs.engine import engine_for
 from lucid_accel.graphs.job import Job
 from lucid_accel.graphs.routine import Routine

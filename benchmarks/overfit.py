@@ -12,16 +12,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import lightning
-import torch
 import yaml
+from record import made
 
 
 def main() -> None:
@@ -59,14 +57,7 @@ def main() -> None:
     del config["trainer"]["default_root_dir"], config["data"]["root"]
     record = {
         "what": "nano network from scratch, AP on its own training images (end-to-end decoding, averaged weights)",
-        "commit": args.commit or subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
-        "card": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor(),
-        "driver": _driver(),
-        "versions": {
-            "torch": torch.__version__,
-            "lightning": lightning.__version__,
-            "python": platform.python_version(),
-        },
+        **made(args.commit),
         "seconds": {"whole command, set-up and evaluations included": round(seconds, 1)},
         "result": {name.removeprefix("val/"): round(value, 4) for name, value in last.items()},
         "map by epoch": curve,
@@ -79,14 +70,6 @@ def main() -> None:
     }
     args.record.write_text(json.dumps(record, indent=1) + "\n")
     print(f"mAP50-95 {last['val/map']:.4f} in {seconds:.0f} s")
-
-
-def _driver() -> str | None:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.check_output(query, text=True).strip()
-    except OSError:
-        return None
 
 
 if __name__ == "__main__":

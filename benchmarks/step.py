@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import busy, device_events
+from record import made
 from torch.profiler import ProfilerActivity, profile
 
+from lucid_accel.bench.device import busy, device_events
 from lucid_core.module import Detector
 from lucid_core.optim.build import build_optimizer
 from lucid_core.optim.ema import AveragedNetwork
@@ -135,13 +135,9 @@ def main() -> None:
     rows = [measure(args, batch) for batch in args.batch]
     if args.record:
         settings = {name: getattr(args, name) for name in ("size", "objects", "variant", "optimizer", "deterministic")}
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         record = {
             "what": "one training step of a network from scratch, synthetic batches, bf16, channels_last, no loader",
-            "commit": args.commit or subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
-            "card": torch.cuda.get_device_name(),
-            "driver": subprocess.check_output(query, text=True).strip(),
-            "versions": {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()},
+            **made(args.commit),
             "settings": settings,
             "rows": rows,
         }

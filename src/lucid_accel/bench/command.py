@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from lucid_accel.bench.plot import draw
 from lucid_accel.bench.process import Done, Failure
 from lucid_accel.bench.rounds import NATIVE, Comparison, Unequal, members
-from lucid_accel.bench.words import advice, duration, idle, table
+from lucid_accel.bench.words import advice, duration, idle, retired, table
 from lucid_accel.catalogue import offers
 
 __all__ = ["main"]
@@ -100,6 +100,8 @@ class Bench:
         unable = idle(row)
         for why in dict.fromkeys(unable.values()):
             print(f"{', '.join(name for name in unable if unable[name] == why)} did nothing: {why}")
+        for name, verdict in retired(row).items():
+            print(f"{name} {verdict}")
         if row["arms"][NATIVE]["ap"] is None:
             print("AP: none, as this run logs no val/map")
         print(advice(row, self.comparison.first.measured["named"]))
@@ -136,9 +138,7 @@ class Bench:
 
     def _profiles(self) -> None:
         """See how much of a step is the device's, where there is one to ask."""
-        if not self.comparison.first.measured["device"].startswith("cuda"):
-            return
-        for arm in self.comparison.fits:
+        for arm in self.comparison.fits if self.comparison.on_gpu else ():
             self._doing = f"profiled run of {arm}"
             print(self._doing, flush=True)
             try:

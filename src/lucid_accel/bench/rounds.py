@@ -26,14 +26,14 @@ class Comparison:
         options: Options of ``lucid fit``.
         arms: Each is an acceleration, or several joined by ``+``. Without any it is what the run names, all together,
             and ``default`` where it names nothing.
-        default: An arm.
+        default: An arm; there has to be one where neither names any.
 
     Attributes:
         fits: The fits so far, by arm; the native ones first.
         profiles: What a short profiled run of each arm measured.
     """
 
-    def __init__(self, options: Sequence[str], arms: Sequence[str], default: str) -> None:
+    def __init__(self, options: Sequence[str], arms: Sequence[str], default: str = "") -> None:
         self.default = default
         self.options = list(options)
         self.fits: dict[str, list[Fit]] = {arm: [] for arm in (NATIVE, *arms)}
@@ -53,6 +53,11 @@ class Comparison:
     def first(self) -> Fit:
         """The native fit that all others are compared with."""
         return self.fits[NATIVE][0]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the run has a device that works beside the host."""
+        return str(self.first.measured["device"]).startswith("cuda")
 
     def order(self) -> Iterator[str]:
         """Give the arms of the next round in the order of their fits, which turns from round to round.

@@ -7,7 +7,7 @@ from typing import Any
 
 from lucid_accel.bench.rounds import NATIVE, members
 
-__all__ = ["advice", "duration", "idle", "table"]
+__all__ = ["advice", "duration", "idle", "retired", "table"]
 
 HEADS = ("", "fit", "(range)", "saved", "(95 % interval)", "step", "GPU busy", "memory", "(reserved)", "AP")
 
@@ -23,16 +23,17 @@ def table(row: dict[str, Any]) -> str:
 
 
 def idle(row: dict[str, Any]) -> dict[str, str]:
-    """Return the accelerations that replayed nothing, by name, and why.
-
-    Those of arms that replayed something else are among them.
-    """
+    """Return the accelerations that replayed nothing in the last fit of an arm, by name, and why."""
     return {
         item["name"]: item["verdict"] or ", ".join(f"{n} {why}" for why, n in item["native"].items()) or item["state"]
-        for found in row["arms"].values()
-        for item in (found.get("report_of_the_last_fit") or {}).get("accelerations", ())
+        for item in _reported(row)
         if not item["replayed"]
     }
+
+
+def retired(row: dict[str, Any]) -> dict[str, str]:
+    """Return those that replayed something and stopped, by name, and why."""
+    return {item["name"]: item["verdict"] for item in _reported(row) if item["replayed"] and item["verdict"]}
 
 
 def advice(row: dict[str, Any], named: Sequence[str]) -> str:
@@ -73,6 +74,11 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _reported(row: dict[str, Any]) -> list[dict[str, Any]]:
+    reports = [found.get("report_of_the_last_fit") or {} for found in row["arms"].values()]
+    return [item for report in reports for item in report.get("accelerations", ())]
 
 
 def _line(arm: str, found: dict[str, Any]) -> tuple[str, ...]:
