@@ -1,6 +1,6 @@
 """Compare accelerated with native training steps: parity first, then time. A red parity stops the measurement.
 
-    python benchmarks/accelerated_steps.py FOLDER --batch 4 8 16 32 64 128 --host --record steps.json
+    python benchmarks/accelerated_steps.py FOLDER --batch 4 8 16 32 64 128 --host --record steps.json --plot s.png
     python benchmarks/accelerated_steps.py FOLDER --arms GradientNormReplay UpdateReplay GradientNormReplay+UpdateReplay
 
 Trains each arm through a real Trainer from the same seed, with progress bar, log and workers, over real batches that
@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader
 import lucid_accel
 from lucid_accel import Replay
 from lucid_accel.bench.figures import interval, summary
+from lucid_accel.bench.plot import draw_steps
 from lucid_accel.bench.process import outcome_of
 from lucid_accel.bench.rounds import members
 from lucid_accel.testing import Outcome, cpu_engine, first_difference
@@ -185,6 +186,7 @@ def say(batch: int, arm: str, found: dict[str, Any]) -> None:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--arms", nargs="+", default=["StepReplay"], help="accelerations, those of one arm joined by +")
+    parser.add_argument("--plot", type=Path, help="draw steps over batch sizes, as PNG")
     parser.add_argument("--host", action="store_true", help="time and profile what the host does in a step, too")
     add_windows(parser)
     args = parser.parse_args()
@@ -193,6 +195,8 @@ def main() -> None:
     for batch in args.batch:
         record["rows"].append(steps(args, batch))
         write(args, record)
+    if args.plot:
+        draw_steps(record["rows"], f"one training step on {record['card']}, {args.size} px", args.plot)
 
 
 if __name__ == "__main__":

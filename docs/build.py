@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 
+from lucid_accel.bench.plot import draw_steps
 from lucid_accel.plugin import lucid_components
 from lucid_core import seams
 from lucid_core.data.augment import Recipe
@@ -197,8 +198,8 @@ lucid fit --config detect --data.root FOLDER --trainer.callbacks+=NetworkReplay 
 
 `--trainer.callbacks.help=LossReplay` describes the options of one. On the CPU, on MPS, on several devices, and wherever
 else a need is not met, one warning says why, and training goes on natively with the same bytes. `lucid-accel doctor
-CONFIG` asks before you train. A report at the end of the fit, on screen and as `accelerations.json` in the run's
-folder, says what was replayed, what was not, and why.
+CONFIG` asks before you train; [`lucid-accel bench CONFIG`](bench.md) measures whether it pays. A report at the end of
+the fit, on screen and as `accelerations.json` in the run's folder, says what was replayed, what was not, and why.
 
 {cards}
 
@@ -226,8 +227,10 @@ def _records(what: str) -> list[dict[str, Any]]:
     return [dict(json.loads(path.read_text()), file=path.name) for path in newest.values()]
 
 
-def _routing(record: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {ms:.2f} ms" for name, ms in record["routing_ms"].items())
+def _routing(record: dict[str, Any], sentence: str) -> str:
+    """What deciding costs, where the record knows it."""
+    costs = ", ".join(f"{name} {ms:.2f} ms" for name, ms in record.get("routing_ms", {}).items())
+    return sentence.format(costs) if costs else ""
 
 
 def _arm(name: str) -> str:
@@ -246,26 +249,47 @@ def _range(figures: dict[str, Any], unit: str) -> str:
 def _measured_steps() -> str:
     parts = []
     for record in _records("accelerated-steps"):
+        hosted = any("host_ms" in found for row in record["rows"] for found in row["arms"].values())
         rows = [
             f"| {row['batch']} | {_arm(arm)} | {found['step_ms']['median']:.1f} ms | {_faster(found)} | "
-            f"{found['busy_ms']:.1f} ms | {found['setup_seconds']:.1f} s | {found['reserved_mib']} MiB | "
-            f"{found['peak_mib']} MiB |"
+            f"{found['busy_ms']:.1f} ms | {found['step_ms']['median'] / found['busy_ms']:.2f} | "
+            f"{found['setup_seconds']:.1f} s | {found['reserved_mib']} MiB "
+            f"({found['reserved_mib'] / row['arms']['native']['reserved_mib']:.2f}) | {found['peak_mib']} MiB |"
+            + (f" {found['host_ms']['median']:.1f} ms |" if hosted else "")
             for row in record["rows"]
             for arm, found in row["arms"].items()
         ]
         parts += [
             f"One training step, {_where(record)}: nano, {record['settings']['size']} px, "
-            f"{record['settings']['precision']}, real batches kept in memory, windows of every arm in turn within one "
-            "fit, checkpoints of all arms equal in bits. Times faster: median of the windows, and the 95 % interval of "
-            "the mean. Busy: time in which the GPU computes. "
-            f"Deciding costs a step {_routing(record)} of host time.",
+            f"{record['settings']['precision']}, real batches kept in memory, windows of native and replayed steps in "
+            "turn within one fit, checkpoints of all arms equal in bits. Times faster: median of the windows, and the "
+            "95 % interval of the mean. Busy: time in which the GPU computes."
+            + _routing(record, " Deciding costs a step {} of host time.")
+            + (" Host: what the host does in a step whose launches never wait." if hosted else ""),
             "",
-            "| batch | | step | times faster | GPU busy | set-up | memory reserved | peak, with proof |",
-            "|---|---|---|---|---|---|---|---|",
+            "| batch | | step | times faster | GPU busy | step over busy | set-up | memory reserved (over native) | "
+            "peak, with proof |" + (" host |" if hosted else ""),
+            "|---|---|---|---|---|---|---|---|---|" + ("---|" if hosted else ""),
             *rows,
             "",
         ]
+        if (picture := _picture_of(record)) is not None:
+            parts += [f"![Steps over batch sizes](pictures/{picture.name})", ""]
     return "\n".join(parts).strip() or "Steps: no record yet."
+
+
+def _picture_of(record: dict[str, Any]) -> Path | None:
+    """Where steps over batch sizes are drawn, if there are enough of them."""
+    name = record["file"].partition("_")[2].removesuffix(".json")
+    return DOCS / "pictures" / f"{name}.png" if len(record["rows"]) > 2 else None
+
+
+def draw_pictures() -> None:
+    """Draw the records of steps."""
+    for record in _records("accelerated-steps"):
+        if (picture := _picture_of(record)) is not None:
+            title = f"one training step, {record['card']}, nano, {record['settings']['size']} px"
+            draw_steps(record["rows"], title, picture)
 
 
 def _measured_updates() -> str:
@@ -281,8 +305,8 @@ def _measured_updates() -> str:
         parts += [
             f"Phases after the backward, {_where(record)}: the same training, network and objective replayed; each "
             "phase timed from one synchronisation to the next. Busy: time in which the GPU computes in the replayed "
-            f"phase. Describing and comparing a call takes "
-            f"{_routing(record)} of host time, contained in the figures.",
+            "phase."
+            + _routing(record, " Describing and comparing a call takes {} of host time, contained in the figures."),
             "",
             "| batch | | phase | native | replayed | times faster | GPU busy | replayed over busy |",
             "|---|---|---|---|---|---|---|---|",
@@ -337,3 +361,4 @@ PAGES = {
 if __name__ == "__main__":
     for path, page in PAGES.items():
         path.write_text(page())
+    draw_pictures()

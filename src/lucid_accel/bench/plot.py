@@ -1,11 +1,12 @@
-"""Draws a comparison."""
+"""Draws comparisons: of whole fits, and of steps over the size of a batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_steps"]
 
 
 def draw(row: dict[str, Any], path: Path) -> None:
@@ -44,4 +45,44 @@ def draw(row: dict[str, Any], path: Path) -> None:
         axis.set_xticks(range(len(names)), names)
         axis.set_ylim(bottom=0)
         axis.grid(axis="y", alpha=0.3)
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
+
+
+def draw_steps(rows: Sequence[dict[str, Any]], title: str, path: Path) -> None:
+    """Draw the time of a step, and the device's part of it, over the size of a batch.
+
+    Where the device's part becomes the native step, no recording gains anything more: the lines meet.
+
+    Args:
+        rows: Of ``benchmarks/accelerated_steps.py``, one for each batch size.
+        title: A line above.
+        path: The picture to write.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axis = figure.subplots()
+    rows = sorted(rows, key=lambda row: row["batch"])
+    batches = [row["batch"] for row in rows]
+    for number, arm in enumerate(rows[0]["arms"]):
+        found = [row["arms"][arm] for row in rows]
+        step = [entry["step_ms"] for entry in found]
+        low, high = ([entry[end] for entry in step] for end in ("min", "max"))
+        axis.plot(batches, [entry["median"] for entry in step], "o-", color=f"C{number}", label=f"{arm}: step")
+        axis.fill_between(batches, low, high, color=f"C{number}", alpha=0.15, linewidth=0)
+        busy = [entry["busy_ms"] for entry in found]
+        axis.plot(batches, busy, ".--", color=f"C{number}", linewidth=1, label=f"{arm}: GPU busy")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(batches, [str(batch) for batch in batches])
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("pictures in a batch")
+    axis.set_ylabel("milliseconds: median, and range of the windows")
+    axis.set_title(title)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    # Without the version of matplotlib, which a PNG would hold, equal figures have equal bytes.
+    figure.savefig(path, dpi=120, metadata={"Software": None} if path.suffix == ".png" else None)
