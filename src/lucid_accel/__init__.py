@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lucid_accel.acceleration import Acceleration, AccelerationError, AccelerationWarning
+    from lucid_accel.auto import AutoAccelerate
     from lucid_accel.replay.base import Replay
     from lucid_accel.replay.loss import LossReplay
     from lucid_accel.replay.network import NetworkReplay
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from lucid_accel.replay.optimizer import OptimizerReplay
     from lucid_accel.replay.orthogonalization import OrthogonalizationReplay
     from lucid_accel.replay.part import PartReplay
+    from lucid_accel.replay.step import StepReplay
     from lucid_accel.replay.update import UpdateReplay
 
 __all__ = [
     "Acceleration",
     "AccelerationError",
     "AccelerationWarning",
+    "AutoAccelerate",
     "GradientNormReplay",
     "LossReplay",
     "NetworkReplay",
@@ -29,6 +32,7 @@ __all__ = [
     "OrthogonalizationReplay",
     "PartReplay",
     "Replay",
+    "StepReplay",
     "UpdateReplay",
 ]
 
@@ -36,6 +40,7 @@ _HOMES = {
     "Acceleration": "acceleration",
     "AccelerationError": "acceleration",
     "AccelerationWarning": "acceleration",
+    "AutoAccelerate": "auto",
     "GradientNormReplay": "replay.norm",
     "LossReplay": "replay.loss",
     "NetworkReplay": "replay.network",
@@ -43,6 +48,7 @@ _HOMES = {
     "OrthogonalizationReplay": "replay.orthogonalization",
     "PartReplay": "replay.part",
     "Replay": "replay.base",
+    "StepReplay": "replay.step",
     "UpdateReplay": "replay.update",
 }
 

@@ -21,7 +21,7 @@ class Offer:
         distribution: The installed package that brings it, and its version.
     """
 
-    kind: type[Acceleration]
+    kind: type[Any]
     distribution: str
 
     @property
@@ -36,8 +36,12 @@ class Offer:
         return lines[0] if lines else "(without a description)"
 
 
-def offers() -> list[Offer]:
-    """Ask every installed plugin for its accelerations, by name; one that fails is warned of and left out."""
+def offers(also: tuple[type, ...] = ()) -> list[Offer]:
+    """Ask every installed plugin for its accelerations, by name; one that fails is warned of and left out.
+
+    Args:
+        also: Further classes, whose subclasses are wanted too.
+    """
     manager = plugins.load()
     sources = {info.name: info.distribution for info in plugins.installed()}
     offered = plugins.components(manager)
@@ -46,13 +50,15 @@ def offers() -> list[Offer]:
     for implementation in manager.hook.lucid_components.get_hookimpls():
         answer: Any = implementation.function()
         whose |= dict.fromkeys(answer, implementation.plugin_name)
-    kinds = [kind for kind in offered if issubclass(kind, Acceleration) and not inspect.isabstract(kind)]
+    kinds = [kind for kind in offered if issubclass(kind, (Acceleration, *also)) and not inspect.isabstract(kind)]
     return sorted((Offer(kind, sources[whose[kind]]) for kind in kinds), key=lambda offer: offer.name)
 
 
 def main() -> int:
     """Print the list and return the exit status."""
-    found = offers()
+    from lucid_accel.auto import AutoAccelerate
+
+    found = offers((AutoAccelerate,))
     if not found:
         print("no installed plugin offers an acceleration; `lucid plugins` lists the plugins")
     width = max((len(offer.name) for offer in found), default=0)

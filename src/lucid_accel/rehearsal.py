@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from lucid_accel.acceleration import Acceleration
+from lucid_accel.auto import AutoAccelerate, ask, best
 from lucid_accel.catalogue import offers
 from lucid_accel.doctor import quiet
 from lucid_accel.site import Answer, Site, no
@@ -66,8 +67,11 @@ class Rehearsal(cli.LucidCLI):
         asked = self.config_init[self.command].trainer
         given = asked.callbacks or []
         given = list(given) if isinstance(given, list) else [given]
-        self.inquiry = Inquiry([item for item in given if isinstance(item, Acceleration)])
-        kept = [item for item in given if not isinstance(item, Acceleration | Checkpoint | ProgressBar)]
+        auto = any(isinstance(item, AutoAccelerate) for item in given)
+        self.inquiry = Inquiry([item for item in given if isinstance(item, Acceleration)], auto)
+        kept = [
+            item for item in given if not isinstance(item, Acceleration | AutoAccelerate | Checkpoint | ProgressBar)
+        ]
         # Last, since callbacks before it may add hooks when training starts.
         asked.callbacks = [*kept, self.inquiry]
         if not asked.barebones:
@@ -107,6 +111,7 @@ class Inquiry(Callback):
 
     Args:
         named: Accelerations of the run; every other one that is offered is asked with its default options.
+        auto: The run names AutoAccelerate, which arms others.
 
     Attributes:
         named: The accelerations of the run.
@@ -114,8 +119,9 @@ class Inquiry(Callback):
         started: They were asked for the second time.
     """
 
-    def __init__(self, named: Sequence[Acceleration]) -> None:
+    def __init__(self, named: Sequence[Acceleration], auto: bool = False) -> None:
         self.named = list(named)
+        self.auto = auto
         self.answers: dict[Acceleration, Answer] = {}
         self.unasked: dict[str, str] = {}
         self.started = False
@@ -123,7 +129,7 @@ class Inquiry(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ask for the first time, and see whether those of the run get along, and each other one with them."""
         site = Site(trainer, pl_module, started=False)
-        self.answers = {item: _ask(item, site) for item in [*self.named, *self._others()]}
+        self.answers = {item: ask(item, site) for item in [*self.named, *self._others()]}
         with ExitStack() as held:
             for item, answer in self.answers.items():
                 with ExitStack() as own:
@@ -143,17 +149,27 @@ class Inquiry(Callback):
         """
         self.started = True
         site = Site(trainer, pl_module, started=True)
-        self.answers |= {item: _ask(item, site) for item, answer in self.answers.items() if answer.ok}
+        self.answers |= {item: ask(item, site) for item, answer in self.answers.items() if answer.ok}
         raise Asked
 
     def render(self) -> str:
         """Return the answers, one a line."""
-        lines = []
+        lines, armed = [], self._armed()
         for item, answer in self.answers.items():
-            known = "in this run" if item in self.named else f"add --trainer.callbacks+={item.name}"
+            known = f"add --trainer.callbacks+={item.name}"
+            if self.auto:
+                known = f"{AutoAccelerate.__name__} {'arms it' if item in armed else 'leaves it out'}"
+            if item in self.named:
+                known = "in this run"
             lines.append(f"yes  {item.name}: {known}" if answer.ok else f"no   {item.name}: {answer}")
         lines += [f"?    {name}: {why}" for name, why in self.unasked.items()]
         return "\n".join(lines) or "no acceleration is named or offered; `lucid-accel list` lists them"
+
+    def _armed(self) -> list[Acceleration]:
+        """Return what AutoAccelerate would arm."""
+        others = [item for item in self.answers if item not in self.named and item.numerics == "bitwise"]
+        held = [path for item in self.named for path in item.claims]
+        return best(others, held, lambda item: self.answers[item].ok)
 
     def _others(self) -> list[Acceleration]:
         others = []
@@ -165,11 +181,3 @@ class Inquiry(Callback):
             except Exception as error:
                 self.unasked[offer.name] = f"it cannot be made with default options, so name it in the run: {error}"
         return others
-
-
-def _ask(item: Acceleration, site: Site) -> Answer:
-    try:
-        return item.eligible(site)
-    except Exception as error:
-        seen = f"its question failed with {type(error).__name__}: {error}"
-        return no("it needs to answer", seen, "tell its author")

@@ -29,10 +29,18 @@ OURS = {
     "OrthogonalizationReplay": (
         "Replays the orthogonalisation of the optimizer MuSGD: the Newton-Schulz iteration of all stacks of matrices."
     ),
+    "StepReplay": (
+        "Replays the whole training step: network, objective and backward, clipping, the update and the average."
+    ),
     "UpdateReplay": (
         "Replays what the optimizer MuSGD computes for each group: momentum, Nesterov, orthogonalisation, gains and "
         "decay."
     ),
+}
+
+#: What arms the best of them, and is none itself.
+AUTO = {
+    "AutoAccelerate": ("Arms the best accelerations that this run allows, and lets each be kept only where it pays.")
 }
 
 WARP = '''
@@ -79,7 +87,7 @@ def test_the_list_names_ours_and_a_strangers_with_source_and_card(
     stranger("warp_one", WARP, lucid_core__plugins="warp_one")
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    ours = {name: ["lucid-accel", __version__, card] for name, card in OURS.items()}
+    ours = {name: ["lucid-accel", __version__, card] for name, card in {**OURS, **AUTO}.items()}
     theirs = {
         "Silent": ["warp-one", "1.0", "(without a description)"],
         "WarpReplay": ["warp-one", "1.0", "Warps the step. (other bytes than a native run)"],

@@ -17,7 +17,7 @@ from lucid_accel.testing import cpu_engine, digest, first_difference
 from lucid_core.cli import main
 
 from .conftest import REPOSITORY, Run, callbacks, warned
-from .test_catalogue import OURS
+from .test_catalogue import AUTO, OURS
 
 QUIET = "--trainer.enable_model_summary=false --trainer.max_epochs=1 --trainer.accelerator=cpu"
 NO = "is off, training goes on without it: it needs an NVIDIA GPU, but this run computes on cpu. To get a yes: "
@@ -70,6 +70,31 @@ def test_any_of_our_words_without_a_gpu_is_one_warning_and_the_run_is_done(word:
     with warned() as texts:
         assert main(["fit", "--config={}", *QUIET.split(), f"--trainer.callbacks+={word}"]) == 0
     assert texts == [f"{word} {NO}train on one"]
+
+
+@pytest.mark.slow
+def test_the_word_for_all_of_them_says_one_line_without_a_gpu_and_changes_no_byte(site: Path, installed: Path) -> None:
+    short = "--trainer.max_epochs=1 --trainer.limit_train_batches=2 --trainer.limit_val_batches=1 --data.image_size=32"
+    argv = ["fit", *short.split(), "--trainer.accelerator=cpu", "--data.workers=0", "--data.val_workers=0"]
+    outcomes = []
+    for words in ([], ["--trainer.callbacks+=AutoAccelerate"]):
+        path = os.pathsep.join([str(REPOSITORY / "src"), str(site)])
+        variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "lucid_core", *argv, *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=variables)
+        assert done.returncode == 0, done.stderr
+        outcomes.append(digest(torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)))
+        shutil.rmtree("runs")
+    said = [line for line in (done.stderr + done.stdout).splitlines() if "Accelerate" in line or "Replay" in line]
+    assert [line.partition("AutoAccelerate ")[2] for line in said] == [
+        "arms nothing: it needs an NVIDIA GPU, but this run computes on cpu. To get a yes: train on one"
+    ]
+    assert first_difference(*outcomes) is None
+
+
+def test_the_word_for_all_of_them_has_no_options(lucid: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    config = printed(lucid, capsys, "fit --config {} --trainer.callbacks+=AutoAccelerate")
+    assert [item["class_path"] for item in config["trainer"]["callbacks"]] == ["lucid_accel.AutoAccelerate"]
 
 
 def test_two_that_exclude_each_other_are_both_off_without_a_gpu(lucid: Run) -> None:
@@ -154,7 +179,7 @@ def test_help_shows_the_options_with_their_docs(lucid: Run, capsys: pytest.Captu
     ("words", "answer"),
     [
         ("+=LosReplay", "no callback is called 'LosReplay'; did you mean 'LossReplay'?"),
-        ("+=Xyzzy", f"those of installed plugins: {', '.join(OURS)}\n"),
+        ("+=Xyzzy", f"those of installed plugins: {', '.join(sorted([*AUTO, *OURS]))}\n"),
         ("+=lucid_accel.LosReplay", "lucid_accel has no class 'LosReplay'; did you mean 'LossReplay'?"),
         ("+=LossReplay --trainer.callbacks.prof=off", "LossReplay has no option 'prof'; did you mean 'proof'?"),
         ("+=LossReplay --trainer.callbacks.x=1", "has no option 'x'; there are proof, on_failure, strict, keep"),
@@ -169,6 +194,7 @@ def test_what_does_not_exist_is_answered_in_one_line(
 
 
 PACKAGED = {
+    "auto": ["AutoAccelerate"],
     "every": ["NetworkReplay", "LossReplay", "GradientNormReplay", "UpdateReplay"],
     "loss": ["LossReplay"],
     "network": ["NetworkReplay"],

@@ -115,6 +115,20 @@ def test_without_a_gpu_each_one_says_no_with_what_was_seen_and_what_helps(asked:
     assert answers[""].startswith("Model on cpu, precision 32-true, SingleDeviceStrategy in 1 process, SGD\n")
 
 
+def test_where_the_run_lets_the_best_be_armed_each_says_whether_it_would_be(asked: Ask) -> None:
+    auto = "--trainer.callbacks+=AutoAccelerate"
+    assert {name: answer for name, answer in asked(auto).items() if name} == dict.fromkeys(OURS, f"no: {NO_GPU}")
+    with cpu_engine():
+        answers = asked(f"{auto} --trainer.gradient_clip_val=1")
+        assert answers["StepReplay"] == "yes: AutoAccelerate arms it"
+        assert answers["GradientNormReplay"] == "yes: AutoAccelerate leaves it out"
+        words = "--trainer.callbacks+=NetworkReplay --trainer.callbacks.module=line"
+        answers = asked(f"{words} {auto} --trainer.gradient_clip_val=1")
+    assert answers["NetworkReplay"] == "yes: in this run"
+    assert answers["GradientNormReplay"] == "yes: AutoAccelerate arms it"
+    assert answers["StepReplay"].startswith("no: it needs its part of the step, but StepReplay wants step")
+
+
 def test_one_that_the_run_names_is_asked_with_its_options_and_others_with_their_defaults(asked: Ask) -> None:
     with cpu_engine():
         words = "--trainer.callbacks+=NetworkReplay --trainer.callbacks.module=line"
