@@ -17,6 +17,7 @@ __all__ = ["Attached"]
 _grad = attrgetter("grad")
 _hooks = attrgetter("_backward_hooks")
 _late_hooks = attrgetter("_post_accumulate_grad_hooks")
+_data_ptr = Tensor.data_ptr
 
 
 class Attached:
@@ -28,6 +29,10 @@ class Attached:
     Args:
         parameters: Trainable tensors.
 
+    Attributes:
+        parameters: As given.
+        written: Room of the same plan, for a backward to write to, whichever one is next.
+
     Raises:
         ValueError: A parameter has gaps, or overlaps itself.
     """
@@ -36,13 +41,11 @@ class Attached:
         self.parameters = list(parameters)
         if any(torch.empty_like(x).stride() != x.stride() for x in self.parameters):
             raise ValueError("a parameter has gaps, or overlaps itself")
-        self._room = self.room()
+        self.written = Packed(self.parameters)
+        self._room = Packed(self.parameters)
         self._slots = self._room.within()
-        self._own = {*map(id, self._slots)}
-
-    def room(self) -> Packed:
-        """Return room of the same plan, for a backward to write to."""
-        return Packed(self.parameters)
+        self._addresses = list(map(_data_ptr, self._slots))
+        self._own = dict(zip(map(id, self._slots), self._addresses, strict=True))
 
     def laid(self, gradients: Gradients) -> Gradients:
         """Return ``gradients``, one for each parameter, in the layout that they would be accumulated in."""
@@ -54,23 +57,29 @@ class Attached:
         return any(map(_hooks, self.parameters)) or any(map(_late_hooks, self.parameters))
 
     def holds(self, gradients: Sequence[Tensor]) -> bool:
-        """Whether all these gradients, which there are, lie here."""
-        return bool(gradients) and self._own.issuperset(map(id, gradients))
+        """Whether all these gradients, which there are, lie here, where they were put."""
+        return bool(gradients) and list(map(self._own.get, map(id, gradients))) == list(map(_data_ptr, gradients))
 
-    def take(self, written: Packed, reached: Sequence[bool]) -> None:
-        """Accumulate what a backward wrote to a :meth:`room`, for the parameters that it reached."""
+    def take(self, reached: Sequence[bool]) -> None:
+        """Accumulate what a backward has :attr:`written`, for the parameters that it reached."""
         places = [index for index, there in enumerate(reached) if there]
         slots = [self._slots[index] for index in places]
         now = [self.parameters[index].grad for index in places]
-        if all(map(is_, now, slots)):
-            self._room.add_(written)
+        moved = list(map(_data_ptr, self._slots)) != self._addresses
+        if all(map(is_, now, slots)) and not moved:
+            if all(reached):
+                self._room.add_(self.written)
+            elif places:
+                torch._foreach_add_(slots, [self.written.slots[index] for index in places])
         elif any(gradient is not None for gradient in now):
-            kept = written.slots
+            kept = self.written.slots
             self.add([kept[index] if there else None for index, there in enumerate(reached)])
         else:
-            self._room.copy_(written)
-            for index, slot in zip(places, slots, strict=True):
-                self.parameters[index].grad = slot
+            self._put(places, moved)
+            if all(reached):
+                self._room.copy_(self.written)
+            elif places:
+                torch._foreach_copy_(slots, [self.written.slots[index] for index in places])
 
     def add(self, gradients: Gradients) -> None:
         """Accumulate ``gradients``, one for each parameter, as autograd does."""
@@ -79,3 +88,12 @@ class Attached:
                 param.grad = own
             elif gradient is not None:
                 param.grad.add_(gradient)
+
+    def _put(self, places: Sequence[int], moved: bool) -> None:
+        """Let these parameters have their place here for a gradient."""
+        # Somebody exchanged what a gradient holds, and not the gradient.
+        rooms = self._room.within() if moved else []
+        for index in places:
+            if moved:
+                self._slots[index].data = rooms[index]
+            self.parameters[index].grad = self._slots[index]

@@ -138,7 +138,7 @@ class Call:
         rows: list[_Row] = []
         for leaf in leaves:
             if type(leaf) is _Held:
-                rows.append(_Row((), _Held, None, None, False))
+                rows.append(_Row((), type(leaf.value), None, None, False))
                 continue
             if not isinstance(leaf, Tensor):
                 plain = is_plain(leaf)
@@ -175,7 +175,9 @@ class Call:
             for path, _ in tree_flatten_with_path(value)[0]
         ]
         pairs = zip(self.form.leaves, places, strict=True)
-        return Form([Sealed(place) if type(leaf) is _Held else leaf for leaf, place in pairs], self.form.spec)
+        return Form(
+            [Sealed(place, type(leaf.value)) if type(leaf) is _Held else leaf for leaf, place in pairs], self.form.spec
+        )
 
     def versions(self) -> list[int]:
         """Return how often each tensor was written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -54,10 +54,19 @@ class Mentions:
         finally:
             sys.setprofile(None)
             for code in called:
-                names = {*code.co_names, *(value for value in code.co_consts if isinstance(value, str))}
+                names = {*code.co_names, *_strings(code.co_consts)}
                 self.names |= names
                 if not code.co_filename.startswith(_places()):
                     self.own |= names
+
+
+def _strings(constants: Iterable[Any]) -> Iterator[str]:
+    """Yield the strings among constants, also those in tuples of them."""
+    for value in constants:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, tuple | frozenset):
+            yield from _strings(value)
 
 
 @cache

@@ -127,7 +127,7 @@ class Recording:
                     present = [g for g in gradients if g is not None]
                     self._gradients = Packed(present)
                 else:
-                    self._gradients = attached.room()
+                    self._gradients = attached.written
                     slots = self._gradients.slots
                     present = [slot if g is None else g for slot, g in zip(slots, gradients, strict=True)]
                 self._gradients.fill(present)
@@ -192,7 +192,7 @@ class Recording:
         if (natively := self._launch_backward(cotangents)) is not None:
             self._attached.add(natively)
         else:
-            self._attached.take(self._gradients, self._reached)
+            self._attached.take(self._reached)
         return [None] * len(self._ground)
 
     def laid(self, gradients: Gradients) -> Gradients:

@@ -122,6 +122,10 @@ class Routine(Router):
         """Compare everything at the next call of each signature."""
         self._suspicions += 1
 
+    def renew(self) -> None:
+        """Start anew: what the work is done on was exchanged, and is known to have been."""
+        self._drop_recordings()
+
     def next_step(self) -> None:
         """Tell that a new step begins."""
         if not self._fresh:

@@ -10,17 +10,21 @@ __all__ = ["Sealed"]
 class Sealed:
     """Stands for a value among the arguments of a call while it is recorded. Whatever is done with it raises.
 
+    ``isinstance`` alone answers as for the value, whose type belongs to the signature of the call.
+
     Args:
         what: The value, for the message.
+        kind: Its type.
     """
 
-    __slots__ = ("_what",)
+    __slots__ = ("_kind", "_what")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, kind: type) -> None:
         object.__setattr__(self, "_what", what)
+        object.__setattr__(self, "_kind", kind)
 
     def __getattribute__(self, name: str) -> Any:
-        return object.__getattribute__(self, name) if name == "__class__" else _refuse(self)
+        return object.__getattribute__(self, "_kind") if name == "__class__" else _refuse(self)
 
 
 def _refuse(sealed: Sealed, *_: Any) -> NoReturn:

@@ -79,18 +79,19 @@ class WholeStep(Region):
             return skip
         return Reason.HOOKS if self.attached is not None and self.attached.hooked() else None
 
-    def _natively(self, reason: Reason, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if reason is not Reason.WARMUP:
-            return super()._natively(reason, native, args, kwargs)
-        with self._mentions.listening():
-            return super()._natively(reason, native, args, kwargs)
-
-    def _watch(self, reason: Reason, entry: Entry, call: Call, native: Native) -> Any:
+    def _learn(self, reason: Reason, entry: Entry, call: Call, native: Native) -> Any:
+        if entry.refused is not None or entry.recording is not None:
+            return super()._learn(reason, entry, call, native)
         known = len(self._mentions.names)
-        result = super()._watch(reason, entry, call, native)
+
+        def heard(*args: Any, **kwargs: Any) -> Any:
+            with self._mentions.listening():
+                return native(*args, **kwargs)
+
+        result = super()._learn(reason, entry, call, heard)
         if read := sorted(self._mentions.own.intersection(self._frozen)):
             self.retire(Reason.SCALARS, f"the step mentions {', '.join(read)}, which a recording would freeze")
-        elif len(self._mentions.names) != known and self._certificate is not None:
+        elif len(self._mentions.names) != known and self._certificate is not None and not self._certificate.change():
             self._certificate = self._certify()
         return result
 

@@ -27,8 +27,10 @@ Gradients = Callable[[Collection[Tensor]], list[Tensor] | None]
 #: Settings of a group that reach the device as tensors, or never.
 _LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
 
-#: All that the update of MuSGD goes through.
-_METHODS = ("update", "prepare", "orthogonalize", "apply")
+#: Methods of MuSGD that the update does not go through.
+_BESIDE = frozenset(("__init__", "step", "write_scalars", "add_param_group", "load_state_dict"))
+#: Those that it does.
+_METHODS = [name for name, method in vars(MuSGD).items() if callable(method) and name not in _BESIDE]
 
 # Loops in C: there are hundreds of parameters.
 _momentum = itemgetter("momentum")

@@ -38,7 +38,7 @@ class StepLogs:
 
     def hand_out(self, labels: Sequence[Any], tensors: Sequence[Tensor]) -> None:
         """Log the values of a replay, which are its own copies."""
-        for (name, args, kwargs), value in zip(labels, tensors, strict=True):
+        for (name, _, args, kwargs), value in zip(labels, tensors, strict=True):
             self._module.log(name, value, *args, **kwargs)
 
     @contextmanager
@@ -49,13 +49,15 @@ class StepLogs:
         def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             if passing:
                 native(name, value, *args, **kwargs)
-            if not isinstance(value, Tensor):
+            elif not isinstance(value, Tensor):
                 raise TypeError(
                     f"it logs {name!r} as a {type(value).__name__}, which a recording would freeze: log a tensor, or "
                     "log it in on_train_batch_end"
                 )
-            taken.tensors.append(value.detach())
-            taken.labels.append((name, args, kwargs))
+            if isinstance(value, Tensor):
+                taken.tensors.append(value.detach())
+            # What is no tensor now, and was one when it was recorded, makes another label.
+            taken.labels.append((name, isinstance(value, Tensor), args, kwargs))
 
         own["log"] = log
         try:

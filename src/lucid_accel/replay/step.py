@@ -95,9 +95,18 @@ class StepReplay(Replay):
             return no(
                 "it needs parameters that exist", "some are made at the first call", "call the module once before"
             )
+        if (seen := _compiled(module)) is not None:
+            return no("it needs an eager module", f"{seen} is compiled", "leave out torch.compile")
         if (seen := _hooked(module)) is not None:
             return no("it needs a step that nobody looks into", seen, "remove the hook, or replay parts without one")
         return yes((unlike_musgd(site.trainer.optimizers[0]) or "") if site.started else "")
+
+    def rearmed(self, why: str) -> None:
+        """Let what follows the backward start anew too: gradients will lie elsewhere."""
+        super().rearmed(why)
+        for router in self._routers:
+            if isinstance(router, Routine):
+                router.renew()
 
     def install(self, site: Site) -> Undo:
         """Send each part of the step to its routing."""
@@ -130,6 +139,13 @@ class StepReplay(Replay):
 def _average(module: nn.Module) -> AveragedNetwork | None:
     average = getattr(module, "average", None)
     return average if isinstance(average, AveragedNetwork) and marked(average, "ema") else None
+
+
+def _compiled(module: nn.Module) -> str | None:
+    """Say which part is compiled, if one is: it runs otherwise where it is recorded."""
+    parts = module.named_modules()
+    names = (name for name, part in parts if part._compiled_call_impl is not None or hasattr(part, "dynamo_ctx"))
+    return next(names, None)
 
 
 def _hooked(module: nn.Module) -> str | None:
