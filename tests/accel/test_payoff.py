@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lucid_accel import Acceleration, GradientNormReplay, NetworkReplay
+from lucid_accel import Acceleration, GradientNormReplay, NetworkReplay, StepReplay
 from lucid_accel.clock import FitClock
 from lucid_accel.finding import Finding, interval, judge
 from lucid_accel.graphs.engine import Graph, use_engine
@@ -666,6 +666,22 @@ def test_validation_checkpoints_and_accumulation_keep_their_bytes(tape: None, ac
     assert_parity(Slow, batches, replays, gradient_clip_val=1.0, num_sanity_val_steps=1, **settings)
     assert [replay.finding is not None for replay in replays] == [True, True]
     assert replays[0].state is State.RECORDED
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_whole_step_is_measured_in_one_and_keeps_its_bytes(
+    accumulate: int, kept: bool, slow_tape: type[SlowEngine]
+) -> None:
+    settings: dict[str, Any] = {"max_epochs": 32 * accumulate, "accumulate_grad_batches": accumulate}
+    replay = StepReplay()
+    with use_engine(TapeEngine if kept else SlowEngine), warned() as texts:
+        assert_parity(SlowNet if kept else Net, batches, [replay], gradient_clip_val=1.0, **settings)
+    assert texts == []
+    assert replay.finding is not None
+    assert replay.finding.kept is kept
+    assert replay.state is (State.RECORDED if kept else State.RETIRED)
+    assert kept or alive(slow_tape) == 0
 
 
 def test_all_are_measured_one_after_the_other(tape: None) -> None:
