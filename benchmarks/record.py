@@ -9,6 +9,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lucid_accel.bench.environment import environment
 
 
@@ -24,7 +26,7 @@ def begin(args: argparse.Namespace, what: str, *named: str) -> dict[str, Any]:
 
 def made(commit: str | None) -> dict[str, Any]:
     """Return where a record is made; ``commit`` is for a working tree that is no checkout."""
-    found = environment()
+    found = environment(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
     return {**found, "commit": commit or found["commit"]}
 
 

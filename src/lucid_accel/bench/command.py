@@ -14,11 +14,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lucid_accel.bench.environment import environment
 from lucid_accel.bench.plot import draw
 from lucid_accel.bench.process import Done, Failure
 from lucid_accel.bench.rounds import NATIVE, Comparison, Unequal, members
 from lucid_accel.bench.words import advice, duration, idle, retired, table
-from lucid_accel.catalogue import offers
 
 __all__ = ["main"]
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"{args.plot} cannot be written: pictures are {', '.join(PICTURES)}")
 
     options = [part for name in names for part in ("--config", name)] + options
-    comparison = Comparison(options, args.arms, _default())
+    comparison = Comparison(options, args.arms)
     bench = Bench(comparison, args.pairs, args.record, args.plot, list(argv))
     try:
         with _told_to_end():
@@ -154,7 +154,7 @@ class Bench:
             told["trainer"].pop("default_root_dir", None)
             made = {
                 "what": "bench",
-                **first["environment"],
+                **environment(first["card"]),
                 "device": first["device"],
                 "settings": {"command": self.typed, "pairs": self.pairs, "rounds": self.comparison.rounds},
                 "configuration": told,
@@ -202,14 +202,6 @@ def _told_to_end() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _default() -> str:
-    """The arm where neither the command line nor the run names an acceleration."""
-    offered = {offer.name for offer in offers()}
-    return (
-        "AutoAccelerate" if "AutoAccelerate" in offered else "NetworkReplay+LossReplay+GradientNormReplay+UpdateReplay"
-    )
 
 
 def _check(parser: _Parser, arms: Sequence[str], pairs: int, files: Sequence[Path | None]) -> None:

@@ -16,14 +16,17 @@ import lucid_core
 __all__ = ["commit", "environment"]
 
 
-def environment() -> dict[str, Any]:
-    """Return commit, card, driver and versions. Asks torch for the card, which takes memory on it."""
-    on_gpu = torch.cuda.is_available()
+def environment(card: str | None) -> dict[str, Any]:
+    """Return commit, card, driver and versions.
+
+    Args:
+        card: Name of the GPU that was used, if one was. Who asks torch for it takes memory on it.
+    """
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return {
         "commit": commit(),
-        "card": torch.cuda.get_device_name() if on_gpu else None,
-        "driver": (_answer(query) or "").partition("\n")[0] or None if on_gpu else None,
+        "card": card,
+        "driver": (_answer(query) or "").partition("\n")[0] or None if card else None,
         "processor": platform.processor() or platform.machine(),
         "versions": {
             "lucid-core": lucid_core.__version__,

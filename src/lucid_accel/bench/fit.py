@@ -19,7 +19,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lucid_accel.acceleration import Acceleration
-from lucid_accel.bench.environment import environment
+from lucid_accel.auto import AutoAccelerate
 from lucid_accel.bench.probe import Enough, Probe
 from lucid_accel.catalogue import offers
 from lucid_core import cli
@@ -78,8 +78,8 @@ class MeasuredFit(cli.LucidCLI):
         asked = self.config_init[self.command].trainer
         given = asked.callbacks or []
         given = list(given) if isinstance(given, list) else [given]
-        offered = [item for item in given if isinstance(item, Acceleration)]
-        kept = [item for item in given if not isinstance(item, Acceleration)]
+        offered = [item for item in given if isinstance(item, Acceleration | AutoAccelerate)]
+        kept = [item for item in given if item not in offered]
         self.named = list(dict.fromkeys(item.name for item in offered))
         made = {name: self._members(name, offered) for name in dict.fromkeys([*self.order.arm, *self.order.others])}
         arm = [item for name in self.order.arm for item in made[name]]
@@ -106,21 +106,20 @@ class MeasuredFit(cli.LucidCLI):
         found = {
             "named": self.named,
             "device": str(trainer.strategy.root_device),
-            "environment": environment(),
+            "card": torch.cuda.get_device_name() if on_gpu else None,
             "allocated_mib": torch.cuda.max_memory_allocated() >> 20 if on_gpu else None,
             "reserved_mib": torch.cuda.max_memory_reserved() >> 20 if on_gpu else None,
-            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
             "configuration": json.loads(self.parser.dump(self.config, format="json"))[self.command],
             **self.probe.figures(),
         }
         (folder / RESULT).write_text(json.dumps(found))
 
-    def _members(self, name: str, offered: Sequence[Acceleration]) -> list[Callback]:
+    def _members(self, name: str, offered: Sequence[Acceleration | AutoAccelerate]) -> list[Callback]:
         """The accelerations of the run that are called so, else a new one; refused where there is none."""
         found: list[Callback] = [item for item in offered if item.name == name]
         if found:
             return found
-        kinds = {offer.name: offer.kind for offer in offers()}
+        kinds = {offer.name: offer.kind for offer in offers((AutoAccelerate,))}
         if name not in kinds:
             near = get_close_matches(name, kinds, n=1)
             hint = f"did you mean {near[0]}?" if near else "`lucid-accel list` lists them"

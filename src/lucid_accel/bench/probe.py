@@ -58,7 +58,8 @@ class Probe(Callback):
         before = min(BEFORE, of * (epochs - 1)) if epochs > 0 else BEFORE
         if self._batches >= before and (batch_idx + PROFILED <= of or batch_idx == 0):
             _wait(trainer)
-            self._open, self._opened = profile(activities=[ProfilerActivity.CUDA]), self._batches
+            watched = ProfilerActivity.CUDA if _is_beside(trainer) else ProfilerActivity.CPU
+            self._open, self._opened = profile(activities=[watched]), self._batches
             self._open.start()  # type: ignore[no-untyped-call]
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -90,6 +91,11 @@ class Probe(Callback):
         self._ends.clear()
 
 
+def _is_beside(trainer: Trainer) -> bool:
+    """Whether the device works beside the host."""
+    return trainer.strategy.root_device.type == "cuda"
+
+
 def _wait(trainer: Trainer) -> None:
-    if trainer.strategy.root_device.type == "cuda":
+    if _is_beside(trainer):
         torch.cuda.synchronize()

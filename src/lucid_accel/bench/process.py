@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Fit:
         measured: What it measured itself.
         ap: ``val/map`` as last logged; ``None`` where there is none.
         report: The report of its accelerations, if there were any.
+        said: Lines that its accelerations said on the screen.
     """
 
     seconds: float
@@ -64,6 +66,7 @@ class Fit:
     measured: dict[str, Any]
     ap: float | None
     report: dict[str, Any] | None
+    said: list[str]
 
     @property
     def accelerations(self) -> list[dict[str, Any]]:
@@ -105,6 +108,7 @@ def run(options: Sequence[str], arm: Sequence[str], others: Sequence[str] = (), 
             json.loads((folder / RESULT).read_text()),
             next((float(row["val/map"]) for row in reversed(rows) if "val/map" in row), None),
             None if told is None else json.loads(told.read_text()),
+            [line for line in _lines(Path(root, "stderr")) if line.partition(" ")[0] in arm],
         )
 
 
@@ -121,8 +125,9 @@ def launch(command: Sequence[str], root: Path) -> int:
             if process.poll() is None:
                 process.terminate()
                 try:
-                    process.wait(PATIENCE)
-                except subprocess.TimeoutExpired:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(PATIENCE)
+                finally:
                     process.kill()
                     process.wait()
 
@@ -149,7 +154,11 @@ def _log(folder: Path) -> list[dict[str, str]]:
 def _last_lines(root: Path) -> str:
     """The last of what a run said, without its progress bars; standard output only where nothing else was said."""
     for name in ("stderr", "stdout"):
-        lines = (root / name).read_text(errors="replace").splitlines()
-        if said := [line.rstrip() for line in lines if line.strip() and "it/s]" not in line and "?it" not in line]:
+        if said := [line for line in _lines(root / name) if "it/s]" not in line and "?it" not in line]:
             return "\n".join(said[-SHOWN:])
     return ""
+
+
+def _lines(file: Path) -> list[str]:
+    """What was printed; a bar that is drawn again is a line."""
+    return [line.rstrip() for line in file.read_text(errors="replace").splitlines() if line.strip()]

@@ -10,9 +10,11 @@ from lucid_accel.bench.figures import interval, summary
 from lucid_accel.bench.process import Fit, run
 from lucid_accel.testing import first_difference
 
-__all__ = ["NATIVE", "Comparison", "Unequal", "members"]
+__all__ = ["DEFAULT", "NATIVE", "Comparison", "Unequal", "members"]
 
 NATIVE = "native"
+#: The arm where neither the command nor the run names an acceleration.
+DEFAULT = "AutoAccelerate"
 
 
 class Unequal(Exception):
@@ -25,16 +27,14 @@ class Comparison:
     Args:
         options: Options of ``lucid fit``.
         arms: Each is an acceleration, or several joined by ``+``. Without any it is what the run names, all together,
-            and ``default`` where it names nothing.
-        default: An arm; there has to be one where neither names any.
+            and :data:`DEFAULT` where it names nothing.
 
     Attributes:
         fits: The fits so far, by arm; the native ones first.
         profiles: What a short profiled run of each arm measured.
     """
 
-    def __init__(self, options: Sequence[str], arms: Sequence[str], default: str = "") -> None:
-        self.default = default
+    def __init__(self, options: Sequence[str], arms: Sequence[str] = ()) -> None:
         self.options = list(options)
         self.fits: dict[str, list[Fit]] = {arm: [] for arm in (NATIVE, *arms)}
         self.profiles: dict[str, dict[str, Any]] = {}
@@ -68,7 +68,7 @@ class Comparison:
         if turn == 0:
             yield NATIVE
             if not self.arms:
-                self.fits["+".join(self.first.measured["named"]) or self.default] = []
+                self.fits["+".join(self.first.measured["named"]) or DEFAULT] = []
         arms = [NATIVE, *self.arms]
         for place in range(turn == 0, len(arms)):
             yield arms[(place + turn) % len(arms)]
@@ -81,7 +81,7 @@ class Comparison:
             Done: The options ask for no fit.
             Unequal: It has other bytes than the first native one.
         """
-        fit = run(self.options, members(arm), [name for other in self.arms for name in members(other)])
+        fit = run(self.options, members(arm), [name for other in self.arms or (DEFAULT,) for name in members(other)])
         self.fits[arm].append(fit)
         if not self._is_loose(arm) and (place := first_difference(self.first.outcome, fit.outcome)) is not None:
             self._blame(arm, place)
@@ -113,6 +113,7 @@ class Comparison:
                     "seconds_saved": {**summary(saved), "interval_95": interval(saved)},
                     "percent_saved": round(100 * statistics.median(saved) / statistics.median(seconds[NATIVE]), 2),
                     "report_of_the_last_fit": last.report,
+                    "said": last.said,
                 }
         return {"parity": self.parity(), "arms": figures}
 

@@ -24,16 +24,26 @@ def table(row: dict[str, Any]) -> str:
 
 def idle(row: dict[str, Any]) -> dict[str, str]:
     """Return the accelerations that replayed nothing in the last fit of an arm, by name, and why."""
-    return {
+    found = {
         item["name"]: item["verdict"] or ", ".join(f"{n} {why}" for why, n in item["native"].items()) or item["state"]
-        for item in _reported(row)
+        for item in _reported(*row["arms"].values())
         if not item["replayed"]
     }
+    for arm, figures in row["arms"].items():
+        if arm != NATIVE and not _reported(figures):
+            # Such as AutoAccelerate, where it finds nothing to arm.
+            said = [f"it {line.removeprefix(f'{arm} ')}" for line in figures["said"]]
+            found[arm] = "; ".join(said) or "it reported nothing"
+    return found
 
 
 def retired(row: dict[str, Any]) -> dict[str, str]:
     """Return those that replayed something and stopped, by name, and why."""
-    return {item["name"]: item["verdict"] for item in _reported(row) if item["replayed"] and item["verdict"]}
+    return {
+        item["name"]: item["verdict"]
+        for item in _reported(*row["arms"].values())
+        if item["replayed"] and item["verdict"]
+    }
 
 
 def advice(row: dict[str, Any], named: Sequence[str]) -> str:
@@ -44,8 +54,7 @@ def advice(row: dict[str, Any], named: Sequence[str]) -> str:
         named: Accelerations that the run names already.
     """
     arms = {arm: found for arm, found in row["arms"].items() if arm != NATIVE}
-    unable = idle(row)
-    able = {arm: found for arm, found in arms.items() if not set(members(arm)) <= set(unable)}
+    able = {arm: found for arm, found in arms.items() if any(item["replayed"] for item in _reported(found))}
     drop = f"; leave out {' and '.join(named)}" if named else ""
     if not able:
         return f"Nothing to add here: no acceleration did anything in this run{drop}."
@@ -76,8 +85,9 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _reported(row: dict[str, Any]) -> list[dict[str, Any]]:
-    reports = [found.get("report_of_the_last_fit") or {} for found in row["arms"].values()]
+def _reported(*arms: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the accelerations of these arms reported, one after the other."""
+    reports = [found.get("report_of_the_last_fit") or {} for found in arms]
     return [item for report in reports for item in report.get("accelerations", ())]
 
 
@@ -107,8 +117,7 @@ def _later(row: dict[str, Any], arms: dict[str, Any]) -> str:
     native = row["arms"][NATIVE]["step_ms"]
     steps = {}
     for arm, found in arms.items():
-        report = found["report_of_the_last_fit"] or {}
-        setup = sum(item["setup_seconds"] for item in report.get("accelerations", ()))
+        setup = sum(item["setup_seconds"] for item in _reported(found))
         if native and found["step_ms"] and found["step_ms"] < 0.97 * native:
             steps[arm] = 1e3 * setup / (native - found["step_ms"])
     if not steps:

@@ -6,24 +6,30 @@ Every fit has a process of its own; most are forked from this one, which has tor
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.utils.tensorboard  # noqa: F401  # what each fit would import anew
+from lightning.pytorch import Callback, Trainer
 
 from lucid_accel.__main__ import main
 from lucid_accel.bench import fit, process, rounds
+from lucid_accel.bench.figures import interval, summary
+from lucid_accel.bench.probe import Probe
 from lucid_accel.bench.words import advice, duration
 from lucid_accel.testing import cpu_engine
 from lucid_core.data.shapes import write_shapes
+from tests.cli.standin import Data, Model
 
 from .conftest import REPOSITORY, Run
 
@@ -32,7 +38,6 @@ CPU = ("--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.enable_
 LINE = ("--trainer.callbacks+=NetworkReplay", "--trainer.callbacks.module=line")
 
 STRANGERS = '''
-import torch
 from lightning.pytorch import Callback
 from lucid_accel import Acceleration
 from lucid_accel.site import yes
@@ -42,6 +47,25 @@ class Quiet(Acceleration):
     """Does nothing."""
     def eligible(self, site): return yes()
     def install(self, site): return lambda: None
+
+class Demanding(Quiet):
+    """Needs an argument."""
+    def __init__(self, k: int): super().__init__()
+
+class Dies(Callback):
+    def on_train_start(self, trainer, pl_module):
+        if any(isinstance(item, Quiet) for item in trainer.callbacks):
+            raise OSError("Dies: gone")
+
+@hookimpl
+def lucid_components(): return [Quiet, Demanding]
+'''
+
+#: Apart from the others: AutoAccelerate would arm the first one.
+CHANGERS = '''
+import torch
+from lucid_core.plugins import hookimpl
+from strangers import Quiet
 
 class Changes(Quiet):
     """Changes a byte."""
@@ -54,17 +78,8 @@ class Loose(Changes):
     """Says so."""
     numerics = "tolerance"
 
-class Demanding(Quiet):
-    """Needs an argument."""
-    def __init__(self, k: int): super().__init__()
-
-class Dies(Callback):
-    def on_train_start(self, trainer, pl_module):
-        if any(isinstance(item, Quiet) for item in trainer.callbacks):
-            raise OSError("Dies: gone")
-
 @hookimpl
-def lucid_components(): return [Quiet, Changes, Loose, Demanding]
+def lucid_components(): return [Changes, Loose]
 '''
 
 
@@ -81,6 +96,8 @@ def forked(lucid: Run, stranger: Stranger, monkeypatch: pytest.MonkeyPatch, tmp_
                 os.dup2(out.fileno(), 1)
                 os.dup2(err.fileno(), 2)
                 sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+                for handler in logging.getLogger("lightning.pytorch").handlers:
+                    vars(handler)["stream"] = sys.stderr
                 status = 70
                 try:
                     status = fit.main(command[3:])
@@ -97,6 +114,12 @@ def forked(lucid: Run, stranger: Stranger, monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     return arms
+
+
+@pytest.fixture
+def changers(stranger: Stranger) -> None:
+    """Install those that change bytes."""
+    stranger("changers", CHANGERS, lucid_core__plugins="changers")
 
 
 def bench(*argv: str) -> int:
@@ -155,23 +178,27 @@ def test_a_detector_on_real_files_in_fresh_processes(site: Path, installed: Path
 def test_arms_take_turns_and_their_figures_are_those_of_their_fits(
     forked: list[list[str]], capsys: pytest.CaptureFixture[str], installed: Path
 ) -> None:
-    assert bench("--arms", "Quiet", "NetworkReplay+Quiet", "--pairs", "3", "--record=r.json") == 0
+    assert bench("--arms", "Quiet", "NetworkReplay+Quiet", "--pairs", "2", "--record=r.json") == 0
     arms: list[list[str]] = [[], ["Quiet"], ["NetworkReplay", "Quiet"]]
-    assert forked == [*arms, arms[1], arms[2], arms[0], arms[2], arms[0], arms[1]]
+    assert forked == [*arms, arms[1], arms[2], arms[0]]
     out = capsys.readouterr().out
-    assert [" left" in line for line in out.splitlines()[:9]] == [False] * 2 + [True] * 6 + [False]
+    assert [" left" in line for line in out.splitlines()[:6]] == [False] * 2 + [True] * 3 + [False]
     told = record()
     row = told["rows"][0]
-    assert row["parity"].startswith("green: 9 fits, each with ")
+    assert row["parity"].startswith("green: 6 fits, each with ")
     for found in row["arms"].values():
-        assert len(found["seconds"]["all"]) == 3
+        assert len(found["seconds"]["all"]) == 2
         assert found["seconds"]["min"] <= found["seconds"]["median"] <= found["seconds"]["max"]
-    low, high = row["arms"]["Quiet"]["seconds_saved"]["interval_95"]
-    assert low < high
-    assert told["settings"]["rounds"] == 3
+    native, quiet = (row["arms"][arm]["seconds"]["all"] for arm in ("native", "Quiet"))
+    saved = row["arms"]["Quiet"]["seconds_saved"]
+    assert saved["min"] == pytest.approx(min(n - q for n, q in zip(native, quiet, strict=True)), abs=2e-3)
+    low, high = saved["interval_95"]
+    assert low < saved["median"] < high
+    assert told["settings"]["rounds"] == 2
     assert not any((installed / "temporary").iterdir())
 
 
+@pytest.mark.usefixtures("changers")
 def test_other_bytes_are_said_loudly_and_nothing_is_timed(
     forked: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +252,7 @@ def test_where_native_fits_differ_no_acceleration_is_blamed(
     assert "red" not in err
 
 
+@pytest.mark.usefixtures("changers")
 def test_one_that_promises_no_native_bytes_is_not_compared(
     forked: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,17 +269,30 @@ def test_a_run_that_names_accelerations_is_compared_with_itself_without_them(
         assert bench(*LINE, "--pairs=2", "--record=r.json") == 0
     assert forked == [[], ["NetworkReplay"], ["NetworkReplay"], []]
     arms = record()["rows"][0]["arms"]
-    assert arms["native"].get("report_of_the_last_fit") is None
     (told,) = arms["NetworkReplay"]["report_of_the_last_fit"]["accelerations"]
     assert told["replayed"] > 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(("Nothing pays in a fit like this one", "Keep NetworkReplay: it saves"))
 
 
-def test_a_run_that_names_none_is_compared_with_the_default(forked: list[list[str]]) -> None:
-    assert bench("--pairs=1") == 0
-    assert len(forked) == 2
-    assert forked[1] == ["AutoAccelerate"] or "NetworkReplay" in forked[1]
+def test_a_run_that_names_none_is_compared_with_the_best_that_it_allows(
+    forked: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of strangers, whose ``Quiet`` takes anything, are among them."""
+    assert bench("--pairs=1", "--record=r.json") == 0
+    assert forked == [[], ["AutoAccelerate"]]
+    said = record()["rows"][0]["arms"]["AutoAccelerate"]["said"]
+    assert said[0].startswith("AutoAccelerate arms ")
+    assert capsys.readouterr().out.splitlines()[-1] == "Nothing to add here: no acceleration did anything in this run."
+
+
+def test_the_native_fit_of_a_run_that_names_the_best_has_none(forked: list[list[str]]) -> None:
+    with cpu_engine():
+        assert bench("--trainer.callbacks+=AutoAccelerate", "--pairs=1", "--record=r.json") == 0
+    arms = record()["rows"][0]["arms"]
+    assert forked == [[], ["AutoAccelerate"]]
+    assert arms["AutoAccelerate"]["report_of_the_last_fit"]["accelerations"]
+    assert "report_of_the_last_fit" not in arms["native"]
 
 
 def test_only_record_and_plot_are_written_whatever_the_run_would_write(
@@ -260,12 +301,14 @@ def test_only_record_and_plot_are_written_whatever_the_run_would_write(
     (installed / "mine.yaml").write_text("{}")
     before = sorted(installed.rglob("*"))
     words = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=ckpt", "--trainer.logger=CSVLogger"]
-    words += ["--trainer.logger.save_dir=logs", "--trainer.profiler=simple", "--trainer.default_root_dir=out"]
+    words += ["--trainer.logger.save_dir=logs", "--trainer.default_root_dir=out", "--trainer.profiler=SimpleProfiler"]
+    words += ["--trainer.profiler.dirpath=times", "--trainer.profiler.filename=times"]
     assert bench(*words, "--arms=Quiet", "--pairs=1", "--record=r.json", "--plot=p.png") == 0
     assert sorted(set(installed.rglob("*")) - set(before)) == [installed / "p.png", installed / "r.json"]
     assert int(record()["rows"][0]["parity"].split()[5]) > 10
 
 
+@pytest.mark.usefixtures("changers")
 @pytest.mark.parametrize("words", ["--trainer.enable_checkpointing=false", "--trainer.fast_dev_run=2"])
 def test_a_run_that_keeps_no_checkpoint_is_compared_too(
     forked: list[list[str]], capsys: pytest.CaptureFixture[str], words: str
@@ -278,6 +321,18 @@ def test_a_run_without_validation_has_no_ap(forked: list[list[str]], capsys: pyt
     assert bench("--trainer.limit_val_batches=0", "--arms=Quiet", "--pairs=1", "--record=r.json") == 0
     assert "AP: none, as this run logs no val/map" in capsys.readouterr().out
     assert record()["rows"][0]["arms"]["native"]["ap"] is None
+
+
+def test_the_log_is_compared_and_ap_is_the_last_one_in_it(forked: list[list[str]], installed: Path) -> None:
+    (installed / "mine.yaml").write_text("{}")
+    options = ["--config=mine.yaml", *CPU, "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1"]
+    found = process.run(options, ["Quiet"])
+    logged = [value for place, value in found.outcome.items() if place.endswith(" of the log/val/map")]
+    assert len(set(logged)) == 2
+    assert repr(str(found.ap)) == logged[-1]
+    assert len([place for place in found.outcome if place.endswith(" of the log/train/loss")]) == 16
+    assert not [place for place in found.outcome if "accel/" in place]
+    assert {place.partition("/")[0] for place in found.outcome} >= {"last.ckpt", "best.ckpt"}
 
 
 @pytest.mark.parametrize(
@@ -384,6 +439,62 @@ def test_a_command_does_not_outlive_the_wait_for_it(tmp_path: Path) -> None:
         process.launch(command, tmp_path)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_step_is_the_second_half_of_an_epoch_without_validation() -> None:
+    class Sleep(Callback):
+        def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+            time.sleep(0.1 if trainer.global_step % 8 < 2 else 0.01)
+
+        def on_validation_epoch_start(self, *args: Any) -> None:
+            time.sleep(0.2)
+
+    probe, quiet = Probe(False), dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    trainer = Trainer(accelerator="cpu", max_epochs=2, val_check_interval=0.5, callbacks=[Sleep(), probe], **quiet)
+    trainer.fit(Model(["a"]), Data())
+    assert 10 <= (probe.figures()["step_ms"] or 0) < 60
+    assert len(probe._steps) == 4
+
+
+@pytest.mark.parametrize(("epochs", "batches"), [("1", 5), ("40", 5), ("2", 3)])
+def test_a_profile_is_of_few_batches_late_in_the_fit_and_ends_it(
+    forked: list[list[str]], stranger: Stranger, installed: Path, epochs: str, batches: int
+) -> None:
+    """Without a GPU it sees nothing of one."""
+    (installed / "mine.yaml").write_text("{}")
+    stranger("counted", COUNTED)
+    options = ["--config=mine.yaml", *CPU, f"--trainer.max_epochs={epochs}", "--trainer.callbacks+=counted.Counted"]
+    if batches < 5:
+        options += [f"--trainer.limit_train_batches={batches}"]
+    found = process.run(options, [], profile=True)
+    assert (found.measured["busy_ms"], found.measured["kernels"]) == (0.0, 0)
+    assert "step_ms" not in found.measured
+    before, opened, ended = map(int, (installed / "seen").read_text().split())
+    assert ended - opened == batches
+    assert opened == before
+
+
+COUNTED = """
+from lightning.pytorch import Callback
+from lucid_accel.bench.probe import BEFORE, Probe
+
+class Counted(Callback):
+    def on_exception(self, trainer, pl_module, exception):
+        (probe,) = (item for item in trainer.callbacks if isinstance(item, Probe))
+        n = trainer.num_training_batches
+        before = min(BEFORE, n * (trainer.max_epochs - 1))
+        # The next one from which a whole profile fits into the epoch.
+        while before % n and before % n + 5 > n:
+            before += 1
+        open("seen", "w").write(f"{before} {probe._opened} {probe._batches}")
+"""
+
+
+def test_figures_are_sums_of_their_values() -> None:
+    assert summary([3.0, 1.0, 2.0, 9.0]) == {"median": 2.5, "min": 1.0, "max": 9.0}
+    # Student's t of two degrees of freedom is 4.30, and the standard error of 1, 2, 3 is 1 / sqrt(3).
+    assert interval([1.0, 2.0, 3.0]) == [-0.483, 4.483]
+    assert interval([1.0]) is None
 
 
 def row(**saved: tuple[float, float, float]) -> dict[str, Any]:
