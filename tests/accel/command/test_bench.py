@@ -18,8 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+# What each fit would import anew.
+import matplotlib.backends.backend_agg
+import matplotlib.figure  # noqa: F401
 import pytest
-import torch.utils.tensorboard  # noqa: F401  # what each fit would import anew
+import torch.utils.tensorboard  # noqa: F401
 from lightning.pytorch import Callback, Trainer
 
 from lucid_accel.__main__ import main
