@@ -7,7 +7,16 @@ from setuptools import find_packages, setup
 
 accel = Path(__file__).resolve().parent / "src" / "lucid_accel"
 in_checkout = (accel / "pyproject.toml").is_file() and "sdist" not in sys.argv
-test = ["pytest>=8.2", "pytest-xdist>=3.6", "ruff>=0.9", "mypy>=1.15", "build>=1.2", "setuptools>=77", "types-PyYAML"]
+test = [
+    "pytest>=8.2",
+    "pytest-xdist>=3.6",
+    "hypothesis>=6.100",
+    "ruff>=0.9",
+    "mypy>=1.15",
+    "build>=1.2",
+    "setuptools>=77",
+    "types-PyYAML",
+]
 
 setup(
     # Naming the one package, instead of the folder src, keeps an editable install from exposing lucid_accel too.

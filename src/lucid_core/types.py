@@ -15,16 +15,39 @@ Letters used for shapes throughout the package:
 
 Boxes are ``(x1, y1, x2, y2)`` in pixels of the image they belong to, with the origin at the outer corner of the first
 pixel (a pixel covers ``[i, i + 1)``), unless a name says otherwise.
+
+Oriented boxes are ``(cx, cy, w, h, angle)``: ``w`` is the longer side, and the angle, in radians in
+``[-pi/4, 3*pi/4)``, leads from the x axis to the ``w`` side, towards the y axis: clockwise on the screen. A square has
+its angle in ``[-pi/4, pi/4)``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Anchors", "Assignment", "Batch", "BranchOutput", "Detections", "Losses", "Predictions", "Targets", "Terms"]
+__all__ = [
+    "Anchors",
+    "Assignment",
+    "Batch",
+    "BranchOutput",
+    "Detections",
+    "Losses",
+    "MaskTerms",
+    "NoTerms",
+    "OrientedTerms",
+    "PointTerms",
+    "Predictions",
+    "Targets",
+    "Task",
+    "Terms",
+]
+
+#: What a detector finds besides the class and the box of an object: nothing, its mask, the rotation of its box, or its
+#: key points.
+Task = Literal["detect", "segment", "obb", "keypoints"]
 
 
 class Targets(NamedTuple):
@@ -33,14 +56,24 @@ class Targets(NamedTuple):
     Rows past an image's own objects are padding: zero boxes, label 0, ``valid`` false. Padding is inert in bits.
 
     Attributes:
-        boxes: ``(B, N, 4)`` float32, pixels of the canvas.
+        boxes: ``(B, N, 4)`` float32, pixels of the canvas. Where there are oriented boxes, what encloses them.
         labels: ``(B, N)`` int64, in ``[0, C)``.
         valid: ``(B, N)`` bool.
+        masks: Of the task ``segment``: ``(B, N, S/4, S/4)`` bool, the cells of the prototypes that an object covers.
+        rboxes: Of the task ``obb``: ``(B, N, 5)`` float32, oriented boxes, pixels of the canvas and radians.
+        points: Of the task ``keypoints``: ``(B, N, K, 2)`` float32, ``(x, y)`` in pixels of the canvas. Read only where
+            they are labelled.
+        visibility: Of the task ``keypoints``: ``(B, N, K)`` int64, 0 for a point without a label, 1 for a hidden one,
+            2 for one that is seen.
     """
 
     boxes: Tensor
     labels: Tensor
     valid: Tensor
+    masks: Tensor | None = None
+    rboxes: Tensor | None = None
+    points: Tensor | None = None
+    visibility: Tensor | None = None
 
 
 class Batch(NamedTuple):
@@ -79,18 +112,37 @@ class BranchOutput(NamedTuple):
     Attributes:
         logits: ``(B, A, C)`` class logits.
         distances: ``(B, A, 4)`` left, top, right, bottom from the anchor centre, in strides, unbounded.
+        coefficients: Of the task ``segment``: ``(B, A, 32)`` factors of the prototypes, in ``[-1, 1]``.
+        angles: Of the task ``obb``: ``(B, A, 1)`` rotation of the box about its own centre, radians, unbounded.
+        points: Of the task ``keypoints``: ``(B, A, K, 2)`` from the anchor centre, in strides, unbounded.
+        sigmas: Of the task ``keypoints``: ``(B, A, K, 2)`` logits of the spread of each coordinate.
     """
 
     logits: Tensor
     distances: Tensor
+    coefficients: Tensor | None = None
+    angles: Tensor | None = None
+    points: Tensor | None = None
+    sigmas: Tensor | None = None
 
 
 class Predictions(NamedTuple):
-    """Raw output of the network: two branches over the same features, and the grid they refer to."""
+    """Raw output of the network: two branches over the same features, and the grid they refer to.
+
+    Attributes:
+        one_to_many: What the branch says that only trains.
+        one_to_one: What the branch says that is deployed.
+        anchors: The grid of the canvas.
+        prototypes: Of the task ``segment``: ``(B, 32, H/4, W/4)``, unbounded. The mask of an anchor is where their sum
+            by its coefficients is positive.
+        semantic: Of the task ``segment``, in training mode alone: ``(B, C, H/8, W/8)`` logits of the classes of a cell.
+    """
 
     one_to_many: BranchOutput
     one_to_one: BranchOutput
     anchors: Anchors
+    prototypes: Tensor | None = None
+    semantic: Tensor | None = None
 
 
 class Assignment(NamedTuple):
@@ -115,6 +167,33 @@ class Terms(NamedTuple):
     l1: Tensor
 
 
+class OrientedTerms(NamedTuple):
+    """The four terms of one branch over oriented boxes, before their gains; 0-d float32 tensors."""
+
+    rbox: Tensor
+    cls: Tensor
+    rl1: Tensor
+    angle: Tensor
+
+
+class NoTerms(NamedTuple):
+    """What a task adds whose terms are those of the branches."""
+
+
+class MaskTerms(NamedTuple):
+    """What segmentation adds, before gains; 0-d float32 tensors. The mask term is that of both branches, blended."""
+
+    mask: Tensor
+    semantic: Tensor
+
+
+class PointTerms(NamedTuple):
+    """What key points add, before gains; 0-d float32 tensors, each that of both branches, blended."""
+
+    keypoint: Tensor
+    oks: Tensor
+
+
 class Losses(NamedTuple):
     """What the objective returns.
 
@@ -122,17 +201,21 @@ class Losses(NamedTuple):
         total: 0-d float32, what backward starts from.
         one_to_many: Terms of that branch.
         one_to_one: Terms of that branch.
+        task: Terms that the task adds.
     """
 
     total: Tensor
-    one_to_many: Terms
-    one_to_one: Terms
+    one_to_many: Terms | OrientedTerms
+    one_to_one: Terms | OrientedTerms
+    task: NoTerms | MaskTerms | PointTerms = NoTerms()
 
     def scalars(self) -> dict[str, Tensor]:
         """Name every loss for the logger. The tensors are detached and owned by the caller."""
-        values = torch.stack([self.total, *self.one_to_many, *self.one_to_one]).detach().unbind()
-        names = ["loss", *(f"{branch}_{term}" for branch in ("o2m", "o2o") for term in Terms._fields)]
-        return dict(zip(names, values, strict=True))
+        named = {"loss": self.total}
+        named |= {f"o2m_{name}": term for name, term in self.one_to_many._asdict().items()}
+        named |= {f"o2o_{name}": term for name, term in self.one_to_one._asdict().items()}
+        named |= self.task._asdict()
+        return dict(zip(named, torch.stack(list(named.values())).detach().unbind(), strict=True))
 
 
 class Detections(NamedTuple):

@@ -74,7 +74,7 @@ def test_anchors_that_are_not_finite_give_no_row(bad: float, field: str) -> None
 
 
 def test_half_precision_output_gives_float32() -> None:
-    raw = BranchOutput(*(part.bfloat16() for part in output()))
+    raw = BranchOutput(*(part.bfloat16() for part in output()[:2]))
     found = end_to_end(raw, grid())
     assert found.boxes.dtype == found.scores.dtype == torch.float32
     assert found.labels.dtype == found.anchors.dtype == torch.int64

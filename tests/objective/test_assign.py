@@ -135,7 +135,7 @@ def test_capacity_changes_no_bit_though_it_moves_the_tail_of_a_vector() -> None:
             torch.randint(0, 3, (2, 2), generator=random),
             torch.ones(2, 2, dtype=torch.bool),
         )
-        many = Targets(*(torch.cat((x, x.new_zeros(2, 5, *x.shape[2:])), 1) for x in few))
+        many = Targets(*(torch.cat((x, x.new_zeros(2, 5, *x.shape[2:])), 1) for x in few[:3]))
         logits = torch.randn(2, 84, 3, generator=random)
         sides = 4 + torch.rand(2, 84, 4, generator=random) * 20
         boxes = torch.cat((anchors.centres - sides[..., :2], anchors.centres + sides[..., 2:]), 2)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from torch import Tensor, nn
 
 from lucid_core.network.anchors import STRIDES, make_anchors
 from lucid_core.network.backbone import Backbone, Features
-from lucid_core.network.head import Branch, detection_groups
+from lucid_core.network.head import Branch, groups_of
+from lucid_core.network.masks import MaskHead
 from lucid_core.network.neck import Neck
 from lucid_core.network.variants import VARIANTS, Variant
 from lucid_core.seams import seam
-from lucid_core.types import Anchors, BranchOutput, Predictions
+from lucid_core.types import Anchors, BranchOutput, Predictions, Task
 
 __all__ = ["Network"]
 
@@ -21,21 +24,28 @@ class Network(nn.Module):
     Args:
         variant: Size of the network.
         num_classes: Classes, at least 1.
+        task: What it finds besides classes and boxes.
+        points: Key points of an object, at least 1; read by the task ``keypoints`` alone.
 
     Raises:
-        ValueError: ``num_classes`` is not positive.
+        ValueError: There is no such task, or ``num_classes`` or ``points`` is not positive.
     """
 
-    def __init__(self, variant: Variant, num_classes: int) -> None:
+    def __init__(self, variant: Variant, num_classes: int, task: Task = "detect", points: int = 17) -> None:
         super().__init__()
         if num_classes < 1:
             raise ValueError(f"a detector needs at least one class, got num_classes={num_classes}")
+        if task not in get_args(Task):
+            raise ValueError(f"no task is called {task!r}; tasks are {', '.join(get_args(Task))}")
+        if points < 1:
+            raise ValueError(f"key points need at least one point, got points={points}")
         scale = VARIANTS[variant]
         self.backbone = Backbone(scale)
         self.neck = Neck(scale, self.backbone.widths)
-        groups = detection_groups(num_classes)
+        groups = groups_of(task, num_classes, points)
         self.one_to_one = Branch(self.neck.widths, groups)
         self.one_to_many = Branch(self.neck.widths, groups)
+        self.masks = MaskHead(self.neck.widths, num_classes) if task == "segment" else None
 
     @seam("step.network")
     def forward(self, images: Tensor) -> Predictions:
@@ -50,13 +60,16 @@ class Network(nn.Module):
 
     @seam("step.network.heads")
     def heads(self, features: Features) -> Predictions:
-        """Return the raw output of both branches."""
-        return Predictions(self.one_to_many(features), self.one_to_one(features), anchors_of(features))
+        """Return the raw output of both branches, and what they share."""
+        many, one = self.one_to_many(features), self.one_to_one(features)
+        shared = (None, None) if self.masks is None else self.masks(features)
+        return Predictions(many, one, anchors_of(features), *shared)
 
-    def deployed(self, images: Tensor) -> tuple[BranchOutput, Anchors]:
-        """Return what the one-to-one branch alone sees: the computation that remains after training."""
+    def deployed(self, images: Tensor) -> tuple[BranchOutput, Anchors, Tensor | None]:
+        """Return what remains after training: the one-to-one branch, its grid, and prototypes where there are any."""
         features = self.features(images)
-        return self.one_to_one(features), anchors_of(features)
+        prototypes = None if self.masks is None else self.masks(features)[0]
+        return self.one_to_one(features), anchors_of(features), prototypes
 
 
 def anchors_of(features: Features) -> Anchors:

@@ -14,15 +14,18 @@ from torch import Tensor, nn
 
 from lucid_core.network.backbone import Features
 from lucid_core.network.blocks import ConvNormAct, depthwise
-from lucid_core.types import BranchOutput
+from lucid_core.types import BranchOutput, Task
 
-__all__ = ["Branch", "Group", "Stem", "detection_groups"]
+__all__ = ["PRIOR_LOGIT", "PROTOTYPES", "Branch", "Group", "Stem", "groups_of"]
 
 #: Probability of a class before anything is learnt (RetinaNet, arXiv 1708.02002, section 4.1).
 PRIOR = 0.01
+PRIOR_LOGIT = -math.log((1 - PRIOR) / PRIOR)
 #: Distances before anything is learnt, in strides. At zero every box would be a point, no anchor would overlap an
 #: object, and the first assignments would be ties.
 REACH = 1.0
+#: Masks that the mask of every object is a sum of (YOLACT, arXiv 1904.02689).
+PROTOTYPES = 32
 
 
 class Group(NamedTuple):
@@ -64,11 +67,20 @@ class Branch(nn.Module):
 
     def __init__(self, widths: tuple[int, int, int], groups: tuple[Group, ...]) -> None:
         super().__init__()
+        self.groups = tuple(group.name for group in groups)
         for group in groups:
             self.add_module(group.name, nn.ModuleList(Stem(width, group) for width in widths))
 
     def forward(self, features: Features) -> BranchOutput:
-        return BranchOutput(logits=self.flat("classes", features), distances=self.flat("boxes", features))
+        output = BranchOutput(logits=self.flat("classes", features), distances=self.flat("boxes", features))
+        if "coefficients" in self.groups:
+            output = output._replace(coefficients=self.flat("coefficients", features).tanh())
+        if "angles" in self.groups:
+            output = output._replace(angles=self.flat("angles", features))
+        if "points" in self.groups:
+            points, sigmas = torch.split(torch.unflatten(self.flat("points", features), 2, (-1, 4)), 2, 3)
+            output = output._replace(points=points, sigmas=sigmas)
+        return output
 
     def flat(self, name: str, features: Features) -> Tensor:
         """Return the outputs of a group as ``(B, A, outputs)``: levels in stride order, rows before columns."""
@@ -77,9 +89,15 @@ class Branch(nn.Module):
         return torch.cat([m.permute(0, 2, 3, 1).flatten(1, 2) for m in maps], 1)
 
 
-def detection_groups(num_classes: int) -> tuple[Group, ...]:
-    """Return the groups that every task has."""
-    return (
-        Group("boxes", 4, bias=REACH),
-        Group("classes", num_classes, bias=-math.log((1 - PRIOR) / PRIOR)),
-    )
+def groups_of(task: Task, num_classes: int, points: int) -> tuple[Group, ...]:
+    """Return the outputs of a branch: what every task has, then what is the task's own.
+
+    A key point has four channels in a row: its two coordinates, then the spread of each.
+    """
+    own: dict[Task, tuple[Group, ...]] = {
+        "detect": (),
+        "segment": (Group("coefficients", PROTOTYPES),),
+        "obb": (Group("angles", 1, divisor=2),),
+        "keypoints": (Group("points", 4 * points),),
+    }
+    return Group("boxes", 4, bias=REACH), Group("classes", num_classes, bias=PRIOR_LOGIT), *own[task]

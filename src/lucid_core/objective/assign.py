@@ -17,7 +17,7 @@ from torch import Tensor
 from lucid_core.objective.boxes import pairwise_iou
 from lucid_core.types import Anchors, Assignment, Targets
 
-__all__ = ["Assigner", "candidates"]
+__all__ = ["REFERENCE", "SMALL", "Assigner", "candidates", "rank"]
 
 #: Sides under ``SMALL`` pixels are widened to ``REFERENCE``: the strides of the two finest levels, so that even the
 #: smallest object holds an anchor centre.
@@ -81,17 +81,17 @@ class Assigner:
             the target's best overlap.
         """
         overlap, alignment = self._align(logits, boxes, targets)
-        rank = self._rank(alignment, inside)
-        k = min(self.topk, rank.shape[2])
-        last = rank.topk(k, dim=2, sorted=False).values.amin(2, keepdim=True)
-        chosen = inside & (rank >= last)
+        order = rank(alignment, inside)
+        k = min(self.topk, order.shape[2])
+        last = order.topk(k, dim=2, sorted=False).values.amin(2, keepdim=True)
+        chosen = inside & (order >= last)
 
-        rows = torch.arange(rank.shape[1], device=rank.device).view(1, -1, 1)
+        rows = torch.arange(order.shape[1], device=order.device).view(1, -1, 1)
         owner = torch.where(chosen, alignment, -1.0).argmax(1)
         chosen = chosen & (rows == owner.unsqueeze(1))
         if self.single:
-            columns = torch.arange(rank.shape[2], device=rank.device)
-            best = torch.where(chosen, rank, -1).argmax(2, keepdim=True)
+            columns = torch.arange(order.shape[2], device=order.device)
+            best = torch.where(chosen, order, -1).argmax(2, keepdim=True)
             chosen = chosen & (columns == best)
 
         foreground = chosen.any(1)
@@ -113,17 +113,21 @@ class Assigner:
         alignment = scores.transpose(1, 2).gather(1, columns) * _power(overlap, self.beta)
         return overlap.nan_to_num(0.0), alignment.nan_to_num(0.0)
 
-    @staticmethod
-    def _rank(alignment: Tensor, inside: Tensor) -> Tensor:
-        """Order candidates strictly: by alignment, then by the lowest anchor; all others are -1.
 
-        The bits of a float that is not negative, read as an integer, order as the float does. With the anchor below
-        them no two candidates of a target are equal, so the top k do not depend on how a device breaks ties.
-        """
-        count = alignment.shape[2]
-        reverse = torch.arange(count - 1, -1, -1, device=alignment.device)
-        bits = alignment.contiguous().view(torch.int32).to(torch.int64)
-        return torch.where(inside, (bits << 32) | reverse, -1)
+def rank(value: Tensor, chosen: Tensor) -> Tensor:
+    """Order anchors strictly: by ``value`` ``(..., A)``, then by the lowest anchor; those not ``chosen`` are -1.
+
+    The bits of a float that is not negative, read as an integer, order as the float does. With the anchor below them no
+    two chosen anchors are equal, so the top k do not depend on how a device breaks ties.
+
+    Args:
+        value: ``(..., A)`` float32, not negative.
+        chosen: ``(..., A)`` bool.
+    """
+    count = value.shape[-1]
+    reverse = torch.arange(count - 1, -1, -1, device=value.device)
+    bits = value.contiguous().view(torch.int32).to(torch.int64)
+    return torch.where(chosen, (bits << 32) | reverse, -1)
 
 
 def _power(x: Tensor, exponent: int) -> Tensor:

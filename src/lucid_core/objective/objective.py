@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,37 @@ from lucid_core.network.anchors import decode
 from lucid_core.objective.assign import Assigner, candidates
 from lucid_core.objective.terms import branch_terms
 from lucid_core.seams import seam
-from lucid_core.types import Assignment, Losses, Predictions, Targets, Terms
+from lucid_core.types import (
+    Anchors,
+    Assignment,
+    BranchOutput,
+    Losses,
+    MaskTerms,
+    NoTerms,
+    OrientedTerms,
+    PointTerms,
+    Predictions,
+    Targets,
+    Terms,
+)
 
-__all__ = ["Gains", "Objective", "progressive_weight"]
+__all__ = ["Factors", "Gains", "Objective", "progressive_weight"]
 
 
 @dataclass(frozen=True)
-class Gains:
-    """Factors of the terms in the objective.
+class Factors:
+    """One finite factor, at least 0, for each term of an objective, by the name of the term."""
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"the gain {name!r} must be finite and at least 0, got {value}")
+
+
+@dataclass(frozen=True)
+class Gains(Factors):
+    """Factors of the terms that boxes have.
 
     Args:
         box: Of the complete-IoU term.
@@ -30,12 +53,6 @@ class Gains:
     box: float = 7.5
     cls: float = 0.5
     l1: float = 6.0
-
-    def __post_init__(self) -> None:
-        for name in ("box", "cls", "l1"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"the gain {name!r} must be finite and at least 0, got {value}")
 
 
 def progressive_weight(epoch: int, epochs: int | None, start: float = 0.8, end: float = 0.1) -> float:
@@ -53,7 +70,10 @@ def progressive_weight(epoch: int, epochs: int | None, start: float = 0.8, end: 
 
 
 class Objective(nn.Module):
-    """Score raw predictions against padded targets.
+    """Score raw predictions against padded targets: the objective of detection, and the frame of the other tasks.
+
+    A task derives from it and says which anchors may learn a target (:meth:`inside`), which terms a branch has
+    (:meth:`terms`), and what it adds to both branches (:meth:`task`). It reuses the assignments.
 
     The weight of the one-to-many branch is a 0-d tensor that :meth:`write_scalars` fills from the host, so that the
     arithmetic reads no Python number that changes in a run.
@@ -64,7 +84,7 @@ class Objective(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, gains: Gains | None = None) -> None:
+    def __init__(self, gains: Factors | None = None) -> None:
         super().__init__()
         self.gains = gains or Gains()
         self.assign_many = Assigner(topk=10)
@@ -78,7 +98,10 @@ class Objective(nn.Module):
     @seam("step.objective")
     def forward(self, predictions: Predictions, targets: Targets) -> Losses:
         """Return the losses of a batch. Reads nothing back to the host; labels must lie in ``[0, C)``."""
-        return self.detection(predictions, targets)[0]
+        losses, many, one = self.detection(predictions, targets)
+        with torch.autocast(losses.total.device.type, enabled=False):
+            task = self.task(predictions, targets, many, one)
+            return losses._replace(total=sum(self._gained(task), losses.total), task=task)
 
     @seam("step.objective.detection")
     def detection(self, predictions: Predictions, targets: Targets) -> tuple[Losses, Assignment, Assignment]:
@@ -88,21 +111,48 @@ class Objective(nn.Module):
         """
         anchors = predictions.anchors
         with torch.autocast(predictions.one_to_many.logits.device.type, enabled=False):
-            inside = candidates(targets, anchors)
-            terms: list[Terms] = []
+            inside = self.inside(targets, anchors)
+            terms: list[Terms | OrientedTerms] = []
             assignments: list[Assignment] = []
             for branch, assign in (
                 (predictions.one_to_many, self.assign_many),
                 (predictions.one_to_one, self.assign_one),
             ):
-                logits, boxes = branch.logits.float(), decode(branch.distances, anchors)
-                assignment = assign(logits, boxes, targets, inside)
+                branch, boxes = branch._replace(logits=branch.logits.float()), decode(branch.distances, anchors)
+                assignment = assign(branch.logits, boxes, targets, inside)
                 assignments.append(assignment)
-                terms.append(branch_terms(logits, boxes, anchors, targets, assignment))
-            many, one = (self._weigh(t) for t in terms)
-            total = self.weight * many + (1.0 - self.weight) * one
-        return Losses(total, *terms), assignments[0], assignments[1]
+                terms.append(self.terms(branch, boxes, anchors, targets, assignment))
+            many, one = (sum(rest, first) for first, *rest in map(self._gained, terms))
+            total = self.blend(many, one)
+        return Losses(total, terms[0], terms[1]), assignments[0], assignments[1]
 
-    def _weigh(self, terms: Terms) -> Tensor:
-        gains = self.gains
-        return gains.box * terms.box + gains.cls * terms.cls + gains.l1 * terms.l1
+    def inside(self, targets: Targets, anchors: Anchors) -> Tensor:
+        """Return which anchors may learn which target, ``(B, N, A)`` bool."""
+        return candidates(targets, anchors)
+
+    def terms(
+        self, branch: BranchOutput, boxes: Tensor, anchors: Anchors, targets: Targets, assignment: Assignment
+    ) -> Terms | OrientedTerms:
+        """Return the terms of one branch, before gains.
+
+        Args:
+            branch: Its output, with logits in float32.
+            boxes: ``(B, A, 4)`` its decoded boxes, pixels, float32.
+            anchors: The grid of the canvas.
+            targets: Ground truth.
+            assignment: Which anchor learns which target.
+        """
+        return branch_terms(branch.logits, boxes, anchors, targets, assignment)
+
+    def task(
+        self, predictions: Predictions, targets: Targets, many: Assignment, one: Assignment
+    ) -> NoTerms | MaskTerms | PointTerms:
+        """Return the terms that the task adds, before gains, from the assignments of both branches."""
+        return NoTerms()
+
+    def blend(self, many: Tensor, one: Tensor) -> Tensor:
+        """Return what both branches say, each by its weight."""
+        return self.weight * many + (1.0 - self.weight) * one
+
+    def _gained(self, terms: Terms | OrientedTerms | NoTerms | MaskTerms | PointTerms) -> list[Tensor]:
+        return [getattr(self.gains, name) * term for name, term in terms._asdict().items()]

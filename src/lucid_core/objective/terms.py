@@ -9,7 +9,19 @@ from torch.nn import functional
 from lucid_core.objective.boxes import complete_iou
 from lucid_core.types import Anchors, Assignment, Targets, Terms
 
-__all__ = ["branch_terms"]
+__all__ = ["branch_terms", "class_term"]
+
+
+def class_term(logits: Tensor, targets: Targets, assignment: Assignment, total: Tensor) -> Tensor:
+    """Return binary cross-entropy of ``logits`` ``(B, A, C)`` against the weight at the assigned class, over ``total``.
+
+    Background takes part with nothing but zeros to learn.
+    """
+    foreground, owner, weight = assignment
+    labels = torch.where(foreground, targets.labels.gather(1, owner), -1)
+    classes = torch.arange(logits.shape[2], device=logits.device)
+    soft = torch.where(labels.unsqueeze(2) == classes, weight.unsqueeze(2), 0.0)
+    return functional.binary_cross_entropy_with_logits(logits, soft, reduction="sum") / total
 
 
 def branch_terms(logits: Tensor, boxes: Tensor, anchors: Anchors, targets: Targets, assignment: Assignment) -> Terms:
@@ -33,10 +45,7 @@ def branch_terms(logits: Tensor, boxes: Tensor, anchors: Anchors, targets: Targe
     foreground, owner, weight = assignment
     total = weight.sum().clamp(min=1.0)
 
-    labels = torch.where(foreground, targets.labels.gather(1, owner), -1)
-    classes = torch.arange(logits.shape[2], device=logits.device)
-    soft = torch.where(labels.unsqueeze(2) == classes, weight.unsqueeze(2), 0.0)
-    cls = functional.binary_cross_entropy_with_logits(logits, soft, reduction="sum") / total
+    cls = class_term(logits, targets, assignment, total)
 
     inside = foreground.unsqueeze(2)
     cell = torch.cat((anchors.centres, anchors.centres + anchors.strides), 1)
