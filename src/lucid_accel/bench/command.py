@@ -109,13 +109,10 @@ class Bench:
 
     def ended(self, how: str, status: int) -> int:
         """Say that the comparison was ended from outside; return ``status``."""
-        kept = f"; the record {self.record} holds {self.comparison.rounds} complete rounds" if self._is_recorded else ""
+        done = self.comparison.rounds
+        kept = f"; the record {self.record} holds {done} round{'s' * (done > 1)}" if self.record and done else ""
         print(f"\nlucid-accel: {how} in the {self._doing or 'beginning'}{kept}", file=sys.stderr)
         return status
-
-    @property
-    def _is_recorded(self) -> bool:
-        return self.record is not None and self.comparison.rounds > 0
 
     def _rounds(self) -> None:
         comparison = self.comparison

@@ -29,7 +29,7 @@ from lucid_accel.__main__ import main
 from lucid_accel.bench import fit, process, rounds
 from lucid_accel.bench.figures import interval, summary
 from lucid_accel.bench.probe import Probe
-from lucid_accel.bench.words import advice, duration
+from lucid_accel.bench.words import advice, duration, idle, retired
 from lucid_accel.testing import cpu_engine
 from lucid_core.data.shapes import write_shapes
 from tests.cli.standin import Data, Model
@@ -413,7 +413,7 @@ def test_an_interrupt_is_one_line_and_complete_rounds_stay_recorded(
     monkeypatch.setattr(process, "launch", interrupted)
     assert bench("--arms=Quiet", "--record=r.json") == 130
     assert capsys.readouterr().err == (
-        "\nlucid-accel: interrupted in the native fit of round 2; the record r.json holds 1 complete rounds\n"
+        "\nlucid-accel: interrupted in the native fit of round 2; the record r.json holds 1 round\n"
     )
     assert record()["settings"]["rounds"] == 1
     assert not any((installed / "temporary").iterdir())
@@ -447,10 +447,10 @@ def test_a_command_does_not_outlive_the_wait_for_it(tmp_path: Path) -> None:
 def test_a_step_is_the_second_half_of_an_epoch_without_validation() -> None:
     class Sleep(Callback):
         def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-            time.sleep(0.1 if trainer.global_step % 8 < 2 else 0.01)
+            time.sleep(0.3 if trainer.global_step % 4 < 2 else 0.01)
 
         def on_validation_epoch_start(self, *args: Any) -> None:
-            time.sleep(0.2)
+            time.sleep(0.3)
 
     probe, quiet = Probe(False), dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     trainer = Trainer(accelerator="cpu", max_epochs=2, val_check_interval=0.5, callbacks=[Sleep(), probe], **quiet)
@@ -529,6 +529,30 @@ def row(**saved: tuple[float, float, float]) -> dict[str, Any]:
 )
 def test_the_advice_follows_from_the_figures(figures: dict[str, Any], named: list[str], words: str) -> None:
     assert words in advice(figures, named)
+
+
+def test_what_did_nothing_and_what_stopped_is_told_from_reports_and_from_the_screen() -> None:
+    rows = [
+        {"name": "A", "replayed": 0, "verdict": "off: no", "native": {}, "state": "ineligible"},
+        {"name": "B", "replayed": 0, "verdict": "", "native": {"warmup": 4}, "state": "armed"},
+        {
+            "name": "C",
+            "replayed": 7,
+            "verdict": "retired at batch 9 (hooks): one came",
+            "native": {},
+            "state": "retired",
+        },
+        {"name": "D", "replayed": 7, "verdict": "", "native": {}, "state": "recorded"},
+    ]
+    arms = {
+        "native": {},
+        "A+B+C+D": {"report_of_the_last_fit": {"accelerations": rows}},
+        "E": {"report_of_the_last_fit": None, "said": ["E arms nothing: no GPU"]},
+        "F": {"report_of_the_last_fit": None, "said": []},
+    }
+    nothing = {"A": "off: no", "B": "4 warmup", "E": "it arms nothing: no GPU", "F": "it reported nothing"}
+    assert idle({"arms": arms}) == nothing
+    assert retired({"arms": arms}) == {"C": "retired at batch 9 (hooks): one came"}
 
 
 def test_one_round_advises_nothing(forked: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
