@@ -459,16 +459,15 @@ def test_a_step_is_the_second_half_of_an_epoch_without_validation() -> None:
     assert len(probe._steps) == 4
 
 
-@pytest.mark.parametrize(("epochs", "batches"), [("1", 5), ("40", 5), ("2", 3)])
+@pytest.mark.parametrize(("epochs", "of", "batches"), [(1, 8, 5), (40, 8, 5), (40, 7, 5), (2, 3, 3)])
 def test_a_profile_is_of_few_batches_late_in_the_fit_and_ends_it(
-    forked: list[list[str]], stranger: Stranger, installed: Path, epochs: str, batches: int
+    forked: list[list[str]], stranger: Stranger, installed: Path, epochs: int, of: int, batches: int
 ) -> None:
     """Without a GPU it sees nothing of one."""
     (installed / "mine.yaml").write_text("{}")
     stranger("counted", COUNTED)
     options = ["--config=mine.yaml", *CPU, f"--trainer.max_epochs={epochs}", "--trainer.callbacks+=counted.Counted"]
-    if batches < 5:
-        options += [f"--trainer.limit_train_batches={batches}"]
+    options += [f"--trainer.limit_train_batches={of}"]
     found = process.run(options, [], profile=True)
     assert (found.measured["busy_ms"], found.measured["kernels"]) == (0.0, 0)
     assert "step_ms" not in found.measured
