@@ -7,39 +7,14 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch import nn
 
 from lucid_core.network.blocks import BatchNorm
 from lucid_core.network.detector import Network
-from lucid_core.network.variants import Variant
-
-PARAMETERS = {"n": 2_437_552, "s": 9_609_632, "m": 20_132_032, "l": 24_363_712, "x": 54_672_216}
-GFLOPS = {"n": 5.4270, "s": 21.0023, "m": 67.8884, "l": 90.0504, "x": 201.6605}
 
 
 def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-@pytest.mark.parametrize("variant", ["n", "s", "m", "l", "x"])
-def test_sizes(variant: Variant) -> None:
-    """Parameters exactly; floating-point operations of the deployed branch within 1 % (4 for each normalised value)."""
-    normalised = 0
-
-    def tally(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal normalised
-        normalised += output.numel()
-
-    with FakeTensorMode(), FlopCounterMode(display=False) as counter, torch.no_grad():
-        network = Network(variant, 80).eval()
-        for module in network.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.register_forward_hook(tally)
-        network.one_to_one(network.features(torch.zeros(1, 3, 640, 640)))
-    assert count(network) == PARAMETERS[variant]
-    assert (counter.get_total_flops() + 4 * normalised) / 1e9 == pytest.approx(GFLOPS[variant], rel=0.01)
 
 
 def test_parts_of_the_nano_network() -> None:
