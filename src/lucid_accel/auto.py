@@ -65,7 +65,6 @@ class AutoAccelerate(Callback):
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         named = [item for item in callbacks if isinstance(item, Acceleration)]
         held = [path for item in named for path in item.claims]
-        offered = [item for item in _made(named) if not _overlap(item.claims, held)]
         site, answers = Site(trainer, pl_module, started=True), dict[Acceleration, Answer]()
         self._members = []
 
@@ -83,7 +82,7 @@ class AutoAccelerate(Callback):
             return item.state is State.ARMED
 
         try:
-            best(offered, held, arm)
+            best(_made(named), held, arm)
         except BaseException:
             # The run knows nothing of them yet.
             for item in self._members:

@@ -164,7 +164,6 @@ class Payoff:
     def _end(self, item: Acceleration) -> None:
         self._turn(item, native=False)
         self._measured = None
-        self._quiet = 0
         if self._engine is not None:
             # What native steps needed beside the recording is free now.
             self._engine.trim()

@@ -63,7 +63,7 @@ class Windows:
         self.steps += stepped
         if self._begun is not None:
             self._timed += stepped
-            if clean and not (stepped and self._timed >= self._length):
+            if clean and self._timed < self._length:
                 return
             if clean:
                 self._synchronize()

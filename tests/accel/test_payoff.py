@@ -240,15 +240,23 @@ class Course:
         self.done = 0
         self.suspended: list[list[bool]] = []
 
-    def go(self, party: Sequence[Any], steps: int, setup: bool = False, every: int = 0, stepped: int = 1) -> None:
-        """Make steps, with something else after each of so many."""
+    def go(
+        self,
+        party: Sequence[Any],
+        steps: int,
+        setup: bool = False,
+        every: int = 0,
+        stepped: int = 1,
+        other: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Make steps, with something else after each of so many, and where it is told so."""
         for _ in range(steps):
             self.run.time += 0.01 + sum(item.cost() for item in party)
             self.suspended.append([item.suspended for item in party])
             self.done += stepped
             at = Progress(self.done, self.total, self.stretch)
-            other = every > 0 and self.done % every == 0
-            self.payoff.step(party, at, lambda: self.device, setup, other)
+            interrupted = other(self.done) or (every > 0 and self.done % every == 0)
+            self.payoff.step(party, at, lambda: self.device, setup, interrupted)
 
     def item(self, native: float = 0.03, replayed: float = 0.02, **options: Any) -> Item:
         return Item(self.run, native, replayed, **options)
@@ -363,6 +371,17 @@ def test_a_verdict_comes_within_200_steps_whatever_comes_between() -> None:
     assert not item.finding.kept
 
 
+def test_one_of_which_a_window_ends_now_and_then_is_kept_after_200_steps() -> None:
+    course = Course()
+    item = course.item(0.02, 0.03)
+    # One window of twenty steps, and four that do not end.
+    course.go([item], LIMIT + 5, other=lambda done: done % 4 == 0 and done % 20 != 0)
+    assert item.finding is None
+    course.go([item], 2)
+    assert item.finding is not None
+    assert item.finding.why == "kept, not measured: its steps were interrupted too often"
+
+
 @pytest.mark.parametrize("state", [State.RETIRED, State.ARMED])
 def test_one_that_retires_or_is_recorded_again_meanwhile_is_let_go(state: State) -> None:
     course = Course()
@@ -391,6 +410,18 @@ def test_gradients_that_are_being_gathered_are_gathered_by_one_kind() -> None:
         course.go([item], 1)
     assert item.finding is not None
     assert item.finding.native_ms == pytest.approx(4 * 30.0)
+
+
+def test_measuring_that_is_given_up_ends_with_an_optimizer_step_too() -> None:
+    course = Course()
+    item = course.item()
+    course.go([item], 7)
+    assert item.suspended
+    while item.finding is None:
+        course.go([item], 1, stepped=0, other=lambda _: True)
+        assert item.suspended
+        course.go([item], 1)
+    assert item.finding.pairs == 0
 
 
 def test_what_the_later_proof_costs_is_to_be_paid() -> None:
