@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lucid_core.checkpoint import read_saved
 from lucid_core.network.head import Branch, Stem
+from lucid_core.network.masks import MaskHead
 
 __all__ = ["Weights", "fit_weights", "read_weights", "start_from"]
 
@@ -138,7 +139,13 @@ def fit_weights(network: nn.Module, weights: Weights, class_names: Sequence[str]
 
 def _class_outputs(network: nn.Module) -> set[str]:
     """Names of the tensors that have one row for each class."""
-    return {
+    cells = {
+        f"{name}.semantic.{tensor}"
+        for name, head in network.named_modules()
+        if isinstance(head, MaskHead)
+        for tensor in head.semantic.state_dict()
+    }
+    return cells | {
         f"{branch_name}.classes.{level}.{len(stem) - 1}.{tensor}"
         for branch_name, branch in network.named_modules()
         if isinstance(branch, Branch)

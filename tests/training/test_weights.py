@@ -15,6 +15,8 @@ from torch import Tensor
 
 from lucid_core.cli import main
 from lucid_core.module import Detector
+from lucid_core.network.detector import Network
+from lucid_core.weights import Weights, fit_weights
 from tests.training.conftest import digest
 
 Fit = Callable[..., Trainer]
@@ -238,3 +240,14 @@ def test_from_the_command_line(
     assert main(["fit", "--data.root", str(other), "--model.weights", str(first), *small]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("lucid: error: model.weights: no file is called")
+
+
+def test_classes_of_cells_go_by_name() -> None:
+    """They, too, have a row for each class, and would fit any other classes of the same number by shape alone."""
+    torch.manual_seed(0)
+    old, new = Network("n", 3, "segment"), Network("n", 3, "segment")
+    anew = new.state_dict()["masks.semantic.weight"].clone()
+    fit_weights(new, Weights(old.state_dict(), class_names=("a", "b", "c")), ["c", "x", "a"])
+    given, found = (network.state_dict()["masks.semantic.weight"] for network in (old, new))
+    assert torch.equal(found, torch.stack((given[2], anew[1], given[0])))
+    assert torch.equal(new.state_dict()["masks.prototypes.weight"], old.state_dict()["masks.prototypes.weight"])
