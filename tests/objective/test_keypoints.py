@@ -103,6 +103,18 @@ def test_what_the_flow_learns_stays_a_density() -> None:
     assert (density - Flow().double()(points).exp()).abs().max() > 0.01
 
 
+def test_scales_are_bounded_whatever_the_flow_learns() -> None:
+    flow = changed_flow()
+    with torch.no_grad():
+        for coupling in flow.couplings:
+            coupling.layers[-1].weight *= 1e4
+            coupling.layers[-1].bias[1] = coupling.layers[-1].weight[1] = 0
+    found = flow(torch.tensor([[3.0, -2.0], [0.5, 0.1]], dtype=torch.float64))
+    assert found.isfinite().all()
+    # Three scales of a coordinate, each within its gain.
+    assert found.min() > -9 * math.exp(2 * 3 * 1.5)
+
+
 def test_parts_of_the_flow() -> None:
     parameters = list(Flow().parameters())
     assert [sum(p.ndim == n for p in parameters) for n in (2, 1, 0)] == [18, 18, 6]

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from lucid_core.network.anchors import make_anchors
 from lucid_core.network.detector import Network
 from lucid_core.objective.keypoints import KeypointGains, KeypointObjective
 from lucid_core.objective.objective import Objective
 from lucid_core.objective.oriented import OrientedGains
 from lucid_core.objective.segment import SegmentGains, SegmentObjective
-from lucid_core.types import Losses, Predictions, Targets, Task
+from lucid_core.types import BranchOutput, Losses, Predictions, Targets, Task
 from tests.objective.tasks import (
     CANVAS,
     CLASSES,
@@ -72,6 +73,23 @@ def test_room_for_more_objects_changes_no_bit_of_loss_or_gradient(task: Task) ->
         base = run(objective, predictions, targets)
         assert same(base, run(objective, predictions, grown(targets, 4 + seed % 11)))
         assert same(base, run(objective, predictions, grown(targets, 64)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", TASKS)
+def test_room_for_more_objects_changes_no_bit_on_a_gpu(task: Task) -> None:
+    objective = objective_of(task).cuda()
+    anchors = make_anchors(CANVAS, CANVAS, torch.device("cuda"))
+
+    def moved(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+        return [None if t is None else t.detach().cuda().requires_grad_(t.requires_grad) for t in tensors]
+
+    for seed in range(10):
+        many, one, _, *shared = predictions_of(task, seed=seed)
+        predictions = Predictions(BranchOutput(*moved(many)), BranchOutput(*moved(one)), anchors, *moved(tuple(shared)))
+        targets = Targets(*moved(targets_of(task, (3, 1), seed)))
+        base = run(objective, predictions, targets)
+        assert all(same(base, run(objective, predictions, grown(targets, rows))) for rows in (4 + seed, 64))
 
 
 @pytest.mark.parametrize("task", TASKS)
