@@ -32,6 +32,12 @@ class _Shape(NamedTuple):
     leaves: list[Any]
 
 
+class _Detached(NamedTuple):
+    """The place of the tensor that a leaf is a detached one of, as a loss beside itself for a log."""
+
+    place: int
+
+
 class Entry:
     """One signature.
 
@@ -136,7 +142,7 @@ class Entry:
         """Return the result that these tensors are the leaves of."""
         assert self._shape is not None
         pairs = zip(self._shape.leaves, self._constants, strict=True)
-        return tree_unflatten([outputs[x] if isinstance(x, int) else value for x, value in pairs], self._shape.spec)
+        return tree_unflatten([_leaf(x, value, outputs) for x, value in pairs], self._shape.spec)
 
     def hand_out(self, outputs: Sequence[Tensor]) -> None:
         """Hand out what a replay made beside its result."""
@@ -177,13 +183,32 @@ def _function(
     return run
 
 
+def _leaf(shape: Any, value: Any, outputs: Sequence[Tensor]) -> Any:
+    if isinstance(shape, _Detached):
+        return outputs[shape.place].detach()
+    return outputs[shape] if isinstance(shape, int) else value
+
+
 def _split(result: Any) -> tuple[list[Tensor], _Shape, list[Any]]:
     """Take a result apart into tensors, each object once, its shape, and its plain values in the places of leaves."""
     leaves, spec = tree_flatten(result)
     tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
-    places = {key: place for place, key in enumerate(tensors)}
-    shape = [places[id(leaf)] if isinstance(leaf, Tensor) else fingerprint(leaf) for leaf in leaves]
-    return list(tensors.values()), _Shape(spec, shape), [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    whole = {_memory(x): x for x in sorted(tensors.values(), key=lambda x: x.requires_grad)}
+    kept = [x for x in tensors.values() if x.requires_grad or not x.numel() or whole[_memory(x)] is x]
+    places = {id(x): place for place, x in enumerate(kept)}
+    shape = [
+        fingerprint(leaf)
+        if not isinstance(leaf, Tensor)
+        else places[id(leaf)]
+        if id(leaf) in places
+        else _Detached(places[id(whole[_memory(leaf)])])
+        for leaf in leaves
+    ]
+    return kept, _Shape(spec, shape), [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _memory(x: Tensor) -> tuple[int, Layout]:
+    return x.data_ptr(), Layout.of(x)
 
 
 def _odd_leaf(result: Any, own: Container[int]) -> str | None:

@@ -94,6 +94,10 @@ def test_parameters_that_a_backward_does_not_reach_keep_what_they_have(reached: 
     two.both(clear)
     two.backward(reached)
     assert [x.grad is not None for x in two.own] == list(reached)
+    two.both(clear)
+    two.backward()
+    two.backward(reached)
+    assert two.held()
 
 
 EDITS: dict[str, Callable[[Tensor], Tensor | None]] = {

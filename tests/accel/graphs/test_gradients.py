@@ -353,7 +353,18 @@ def test_one_result_under_two_names_stays_one_object() -> None:
     assert one is other
 
 
-@pytest.mark.parametrize("share", [lambda y: y.flatten(1), lambda y: y[:, :, 0], lambda y: y.detach()])
+@pytest.mark.parametrize(
+    "give", [lambda y: (y, y.detach()), lambda y: (y.detach(), y), lambda y: (y.detach(), y.detach())]
+)
+def test_a_result_beside_itself_detached_shares_its_memory_as_ever(give: Callable[[Tensor], Any]) -> None:
+    twin = replaying(Gives(lambda y: (y * 2, *give(y))))
+    first, one, other = twin.forward(images())
+    assert one.data_ptr() == other.data_ptr() != first.data_ptr()
+    assert [x.requires_grad for x in (one, other)] == [x.requires_grad for x in twin.native(images())[1:]]
+    assert one is not other
+
+
+@pytest.mark.parametrize("share", [lambda y: y.flatten(1), lambda y: y[:, :, 0], lambda y: y.detach()[0]])
 def test_results_that_share_memory_retire(share: Callable[[Tensor], Tensor]) -> None:
     twin = Twin(Gives(lambda y: (y, share(y))))
     for _ in range(5):
