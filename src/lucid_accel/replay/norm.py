@@ -8,28 +8,22 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.nn.utils.clip_grad import clip_grad_norm_
 from torch.optim import Optimizer
 
 from lucid_accel.acceleration import Undo
-from lucid_accel.adapters import is_free, take
+from lucid_accel.adapters import take
 from lucid_accel.graphs.job import Job
 from lucid_accel.graphs.routine import Routine
 from lucid_accel.reasons import Reason
 from lucid_accel.replay.base import Replay
+from lucid_accel.replay.clipping import is_stock, off, own_method
 from lucid_accel.site import Answer, Site, no, recordable, yes
 
 __all__ = ["GradientNormReplay"]
-
-#: Methods of a precision plugin that clipping goes through, as Lightning has them before anybody patches a class.
-_STOCK = {
-    name: [getattr(kind, name) for kind in (Precision, MixedPrecision)]
-    for name in ("clip_gradients", "clip_grad_by_norm", "main_params")
-}
 
 
 class GradientNormReplay(Replay):
@@ -57,7 +51,8 @@ class GradientNormReplay(Replay):
             and retires on the first byte that differs. ``off`` leaves that out.
         on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
         strict: A no, a retirement, or a fit in which nothing was replayed is an error.
-        keep: ``always`` keeps the recording to the end of the fit.
+        keep: ``auto`` retires it where it does not pay, by the times of native and replayed steps of this fit;
+            ``always`` keeps the recording to the end of the fit.
     """
 
     claims = ("update.norm",)
@@ -70,17 +65,17 @@ class GradientNormReplay(Replay):
         """Ask what every recording needs, and whether Lightning clips by norm, in its own way."""
         if not (answer := recordable(site, self.proof == "on")).ok:
             return answer
-        if (off := _off(site.trainer)) is not None:
-            return no("it needs clipping by norm", off, "set trainer.gradient_clip_val to a positive number")
+        if (why := off(site.trainer)) is not None:
+            return no("it needs clipping by norm", why, "set trainer.gradient_clip_val to a positive number")
         if is_overridden("configure_gradient_clipping", site.module):
             seen = f"{type(site.module).__name__} has its own configure_gradient_clipping"
             return no("it needs Lightning's clipping", seen, "leave that to Lightning")
         plugin = self.part(site)
-        if (own := _own_method(plugin)) is not None:
+        if (own := own_method(plugin)) is not None:
             return no(
                 "it needs Lightning's clipping", f"{type(plugin).__name__} has its own {own}", "leave it as it is"
             )
-        if not _is_stock():
+        if not is_stock():
             seen = "torch.nn.utils.clip_grad_norm_ was replaced"
             return no("it needs torch's clipping", seen, "leave it as it is")
         return yes()
@@ -92,7 +87,7 @@ class GradientNormReplay(Replay):
         routine = Routine(engine, self, self.proof == "on")
 
         def clip(native: Callable[..., Any], optimizer: Optimizer, clip_val: float) -> None:
-            if not _is_stock():
+            if not is_stock():
                 routine.retire(Reason.STRUCTURE, "torch.nn.utils.clip_grad_norm_ was replaced")
                 native(optimizer, clip_val)
                 return
@@ -113,8 +108,8 @@ class GradientNormReplay(Replay):
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Retire where clipping was switched off, or to another kind: then the seam is not called."""
         super().on_train_batch_start(trainer, *args, **kwargs)
-        if self._routers and (off := _off(trainer)) is not None:
-            self._routers[0].retire(Reason.DISABLED, off)
+        if self._routers and (why := off(trainer)) is not None:
+            self._routers[0].retire(Reason.DISABLED, why)
 
 
 # A loop in C: there are hundreds of parameters.
@@ -123,25 +118,3 @@ _grad = attrgetter("grad")
 
 def _norm(gradients: Any) -> list[Tensor]:
     return [get_total_norm(gradients)]
-
-
-def _is_stock() -> bool:
-    return torch.nn.utils.clip_grad_norm_ is clip_grad_norm_
-
-
-def _off(trainer: pl.Trainer) -> str | None:
-    """Say why gradients are not clipped by norm, if they are not."""
-    limit, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-    if limit is None or limit <= 0:
-        return f"clipping is off, with gradient_clip_val={limit}"
-    if algorithm is not None and algorithm != "norm":
-        return f"gradients are clipped by {getattr(algorithm, 'value', algorithm)}"
-    return None
-
-
-def _own_method(plugin: Precision) -> str | None:
-    """Return the method of clipping that is not Lightning's, if one is not."""
-    for name, stock in _STOCK.items():
-        if getattr(type(plugin), name) not in stock or not is_free(plugin, name):
-            return name
-    return None
