@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lucid_core.data.coco_objects import CocoObject, ObjectReader, point_count
+from lucid_core.data.coco_objects import CocoObject, ObjectReader
+from lucid_core.data.coco_points import point_count, read_points
 from lucid_core.data.coco_values import (
     Row,
     as_id,
@@ -17,10 +19,11 @@ from lucid_core.data.coco_values import (
     matching_id,
     read_categories,
 )
+from lucid_core.data.points import NOT_MIRRORED
 from lucid_core.data.problems import Fault, Kind, Problem
 from lucid_core.data.records import DataSet, Listing, make_instances, make_truth
 from lucid_core.data.scan import PictureScan, Size
-from lucid_core.data.types import DataError, Record
+from lucid_core.data.types import DataError, Record, Task, Wanted
 
 __all__ = ["read_coco", "read_coco_classes"]
 
@@ -30,16 +33,18 @@ Images = dict[int | str, Row]
 Rows = dict[int | str, list[tuple[str, Row]]]
 
 
-def read_coco_classes(annotations: Path) -> DataSet:
-    """Read the class table alone: a split without images.
+def read_coco_classes(annotations: Path, task: Task = "detect") -> DataSet:
+    """Read the table of classes, and of key points, alone: a split without images.
 
     Raises:
-        DataError: The file is no COCO json, or its categories are ambiguous.
+        DataError: The file is no COCO json, or its tables are ambiguous.
     """
-    return DataSet((), *read_categories(load_json(annotations)["categories"], annotations))
+    content = load_json(annotations)
+    points = read_points(content, annotations) if task == "keypoints" else None
+    return DataSet((), *read_categories(content["categories"], annotations), points=points)
 
 
-def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = None) -> DataSet:
+def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = None, task: Task = "detect") -> DataSet:
     """Read one split of a COCO data set.
 
     Every picture is looked at, so that none is left in the split that cannot be decoded or is not of the size that its
@@ -58,19 +63,30 @@ def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = No
     - ``keypoints``, where categories or annotations have one common count ``K``; what is wrong about a point makes
       that point absent, not the object.
 
+    The task decides what an object must have:
+
+    - ``segment``: a ring or a mask in run lengths, which is outlined exactly; of several rings all are kept together.
+      An object without is left out. Key points are not read.
+    - ``obb``: ``rbox``, five numbers ``cx, cy, w, h, angle`` as in :mod:`lucid_core.types`, or else a segmentation of
+      one ring of four points; box and area are those of the corners, and the stated ones are not read. Objects that
+      are ``difficult`` are trained, and need not be found in evaluation.
+    - ``keypoints``: nothing more, but the data set must say which points there are. By their names left and right
+      change places in mirrored images.
+
     Args:
         images_dir: The folder that ``file_name`` is relative to; names that lead out of it are refused.
         annotations: The json file.
         scan: Looks at the pictures.
+        task: What is learnt.
 
     Returns:
         The split; whatever was left out is in its ``problems``.
 
     Raises:
-        DataError: The file is no COCO json, its ids are ambiguous, or no image of it is usable.
+        DataError: The file is no COCO json, its ids or key points are ambiguous, or no image of it is usable.
     """
     content = load_json(annotations)
-    reader = _Reader(images_dir, annotations, content)
+    reader = _Reader(images_dir, annotations, content, task)
     images = reader.images(content.pop("images"))
     rows = reader.by_image(content.pop("annotations"), images)
     files = reader.files(images, rows)
@@ -83,23 +99,30 @@ def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = No
         seen = f"; {reader.problems[0]}" if reader.problems else ""
         raise DataError(f"{annotations}: none of its images is usable with the pictures in {images_dir}{seen}")
     reader.conclude(records)
-    return DataSet(records, reader.names, reader.category_ids, tuple(reader.problems))
+    return DataSet(records, reader.names, reader.category_ids, tuple(reader.problems), reader.points)
 
 
 class _Reader:
     """Turns the rows of one json into records, and collects what was wrong with them."""
 
-    def __init__(self, images_dir: Path, annotations: Path, content: Row) -> None:
+    def __init__(self, images_dir: Path, annotations: Path, content: Row, task: Task) -> None:
+        self.task: Task = task
         self.folder = images_dir
         self.file = annotations
         self.problems: list[Problem] = []
         self.names, self.category_ids = read_categories(content["categories"], annotations)
-        self.count, counts = point_count(content)
+        self.points = read_points(content, annotations) if task == "keypoints" else None
+        self.count, counts = None if self.points is None else self.points.count, list[int]()
+        if task == "detect":
+            self.count, counts = point_count(content)
+        if self.points is not None and self.points.pairs is None:
+            named = f"named {', '.join(self.points.names)}" if self.points.names else "without names"
+            self.tell(Kind.NO_MIRROR, f"its key points are {named}, which pairs no left with a right: {NOT_MIRRORED}")
         if counts and self.count is None:
             differ = f"key points come in different numbers or in none ({counts}); none are read, boxes are kept"
             self.tell(Kind.KEY_POINTS, differ)
         labels = {category: label for label, category in enumerate(self.category_ids)}
-        self._objects = ObjectReader(labels, self.count, self.tell)
+        self._objects = ObjectReader(labels, self.count, self.tell, Wanted(task, self.count or 0))
         self._seen: dict[Path, int | str] = {}
 
     def tell(self, kind: Kind, text: str, where: str = "") -> None:
@@ -193,25 +216,40 @@ class _Reader:
 
     def _pack(self, path: Path, image_id: int | str, width: int, height: int, objects: list[CocoObject]) -> Record:
         taught = [one for one in objects if not one.crowd]
-        clamped = [clamp_box(one.box, width, height) for one in taught]
-        points = None
-        if self.count is not None:
-            absent = np.zeros((self.count, 3))
-            stacked = [absent if one.points is None else one.points for one in taught]
-            points = np.array(stacked, dtype=np.float64).reshape(-1, self.count, 3)
+        boxes = [clamp_box(one.box, width, height) if one.oriented is None else one.oriented.box for one in taught]
+        rboxes = [one.oriented.rbox for one in taught if one.oriented is not None]
+        quads = [one.oriented.quad for one in objects if one.oriented is not None]
+        oriented = self.task == "obb"
         return Record(
             image=path,
             image_id=image_id,
             width=width,
             height=height,
-            instances=make_instances(clamped, [one.label for one in taught], [one.rings for one in taught], points),
+            instances=make_instances(
+                boxes,
+                [one.label for one in taught],
+                [one.rings for one in taught],
+                self._stacked(taught),
+                rboxes if oriented else None,
+            ),
             truth=make_truth(
                 [one.box for one in objects],
                 [one.label for one in objects],
                 [one.area for one in objects],
                 [one.crowd for one in objects],
+                [one.segment for one in objects] if self.task == "segment" else None,
+                quads if oriented else None,
+                [one.difficult for one in objects] if oriented else None,
+                self._stacked(objects) if self.task == "keypoints" else None,
             ),
         )
+
+    def _stacked(self, objects: list[CocoObject]) -> NDArray[np.float64] | None:
+        if self.count is None:
+            return None
+        absent = np.zeros((self.count, 3))
+        stacked = [absent if one.points is None else one.points for one in objects]
+        return np.array(stacked, dtype=np.float64).reshape(-1, self.count, 3)
 
     def conclude(self, records: tuple[Record, ...]) -> None:
         """Tell what concerns the file as a whole, in one line each."""
@@ -223,6 +261,8 @@ class _Reader:
         if not any(len(record.truth.boxes) for record in records):
             unlabelled = f"has no annotations for its {len(records)} usable images: all are background"
             self.tell(Kind.NO_LABELS, unlabelled)
+        elif self.points is not None and not any(record.truth.points[..., 2].any() for record in records):  # type: ignore[index]
+            self.tell(Kind.NO_LABELS, "no usable annotation has a key point: there is nothing to learn of them")
 
     def _leave_out(self, image_id: int | str, kind: Kind, text: str, annotations: int) -> None:
         self.tell(kind, f"image {image_id}: {text}; left out with its {annotations} annotations", f"image {image_id}")

@@ -1,10 +1,10 @@
-"""One annotation of a COCO json: its class, box, polygons and key points, read or refused."""
+"""One annotation of a COCO json: its class, box and what the task adds, read or refused."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from lucid_core.data.coco_values import Box, Row, as_number, as_number_id, clamp_box, short
 from lucid_core.data.problems import Fault, Kind
+from lucid_core.data.quads import Oriented, from_rbox, oriented
 from lucid_core.data.records import TOLERANCE
-from lucid_core.data.types import Float32
+from lucid_core.data.rle import outline, read_rle
+from lucid_core.data.types import DETECT, Float32, Segment, Wanted
 
-__all__ = ["CocoObject", "ObjectReader", "point_count"]
+__all__ = ["CocoObject", "ObjectReader"]
 
 #: Takes a problem's kind, its message and the annotation that has it.
 Tell = Callable[[Kind, str, str], None]
@@ -23,7 +25,11 @@ Tell = Callable[[Kind, str, str], None]
 
 @dataclass(slots=True)
 class CocoObject:
-    """One annotation, checked."""
+    """One annotation, checked.
+
+    What its task has no use for is empty: ``segment`` is what evaluation compares masks with, and ``oriented`` is the
+    oriented box, which ``difficult`` goes with.
+    """
 
     box: Box
     label: int
@@ -31,6 +37,9 @@ class CocoObject:
     crowd: bool
     rings: tuple[Float32, ...]
     points: NDArray[np.float64] | None
+    segment: Segment = field(default=())
+    oriented: Oriented | None = None
+    difficult: bool = False
 
 
 class ObjectReader:
@@ -40,10 +49,12 @@ class ObjectReader:
         labels: The label of each category id.
         count: Key points of each object; ``None`` reads none.
         tell: Takes the problems.
+        wanted: What the task needs of an object.
     """
 
-    def __init__(self, labels: dict[int, int], count: int | None, tell: Tell) -> None:
+    def __init__(self, labels: dict[int, int], count: int | None, tell: Tell, wanted: Wanted = DETECT) -> None:
         self.labels = labels
+        self.task = wanted.task
         self.count = count
         #: Annotations whose segmentation is an empty list, as tools write it that know boxes only.
         self.unfilled: list[str] = []
@@ -67,7 +78,13 @@ class ObjectReader:
         category = as_number_id(row.get("category_id"))
         if category not in self.labels:
             raise Fault(Kind.UNKNOWN_CLASS, f"category_id {row.get('category_id')!r} is not in categories")
+        crowd = as_number(row.get("iscrowd")) == 1 or as_number(row.get("ignore")) == 1
+        if self.task == "obb":
+            return self._oriented(name, picture, row, width, height, self.labels[category], crowd)
         stated = self._rings(name, row.get("segmentation"))
+        segment: Segment = ()
+        if self.task == "segment":
+            segment, stated = self._mask(row.get("segmentation"), stated, width, height, crowd)
         box = self._box(name, row.get("bbox"), stated)
         x1, y1, x2, y2 = clamp_box(box, width, height)
         # In float32, as they are kept: a box can be too thin to have two sides there.
@@ -77,19 +94,48 @@ class ObjectReader:
         area = as_number(row.get("area"))
         if not (math.isfinite(area) and area > 0):
             area = (box[2] - box[0]) * (box[3] - box[1])
-        crowd = as_number(row.get("iscrowd")) == 1 or as_number(row.get("ignore")) == 1
         if not crowd and _reaches_outside(box, stated, width, height):
             seen = f"bbox {row.get('bbox')} or its polygons reach outside the {width} x {height} image"
             self._notes.append((Kind.CLIPPED, f"{name} of {picture}: {seen}; clipped at the border"))
         corner = np.array((width, height), dtype=np.float32)
-        rings = tuple(np.minimum(np.maximum(ring, 0, out=ring), corner, out=ring) for ring in stated)
-        found = CocoObject(box, self.labels[category], area, crowd, rings, self._points(name, row))
-        # Not before it is sure that the object is kept: one that is left out is told once, for that.
-        for kind, note in self._notes:
-            self._tell(kind, note, name)
+        rings = tuple(np.minimum(np.maximum(ring, 0), corner) for ring in stated)
+        # Nearly all lie inside: their memory serves training and evaluation.
+        rings = tuple(own if (own == cut).all() else cut for own, cut in zip(stated, rings, strict=True))
+        found = CocoObject(box, self.labels[category], area, crowd, rings, self._points(name, row), segment)
+        self._tell_notes(name)
         if row.get("segmentation") == []:
             self.unfilled.append(name)
         return found
+
+    def _tell_notes(self, name: str) -> None:
+        # Not before it is sure that the object is kept: one that is left out is told once, for that.
+        for kind, note in self._notes:
+            self._tell(kind, note, name)
+
+    def _mask(
+        self, stated: Any, rings: tuple[Float32, ...], width: int, height: int, crowd: bool
+    ) -> tuple[Segment, tuple[Float32, ...]]:
+        """Return what evaluation needs of a segmentation, and rings to train on; crowd regions are not trained."""
+        if isinstance(stated, dict):
+            packed, mask = read_rle(stated, width, height)
+            if not mask.any():
+                raise Fault(Kind.NO_MASK, "segmentation is a mask without a pixel")
+            return packed, () if crowd else outline(mask)
+        if not rings:
+            seen = f"segmentation {short(stated)} holds no polygon" if stated else "has no segmentation"
+            raise Fault(Kind.NO_MASK, f"{seen}; give it one, or train the task detect")
+        return rings, rings
+
+    def _oriented(
+        self, name: str, picture: str, row: Row, width: int, height: int, label: int, crowd: bool
+    ) -> CocoObject:
+        quad = oriented(_corners(row), width, height)
+        self._notes += [(kind, f"{name} of {picture}: {note}") for kind, note in quad.notes if not crowd]
+        self._tell_notes(name)
+        hard = as_number(row.get("difficult")) > 0
+        x, y = quad.quad[:, 0], quad.quad[:, 1]
+        box = float(x.min()), float(y.min()), float(x.max()), float(y.max())
+        return CocoObject(box, label, quad.area, crowd, (), None, (), quad, hard)
 
     def _box(self, name: str, stated: Any, rings: tuple[Float32, ...]) -> Box:
         if stated is None and rings:
@@ -120,7 +166,8 @@ class ObjectReader:
                     raise ValueError
             except (TypeError, ValueError):
                 seen = f"polygon {short(ring)} is not a list of three or more finite x, y pairs"
-                self._notes.append((Kind.POLYGON, f"{name}: {seen}; it is left out, its box is kept"))
+                kept = "its other parts are" if self.task == "segment" else "its box is"
+                self._notes.append((Kind.POLYGON, f"{name}: {seen}; it is left out, {kept} kept"))
                 continue
             rings.append(flat.reshape(-1, 2))
         return tuple(rings)
@@ -143,16 +190,23 @@ class ObjectReader:
         return points
 
 
-def point_count(content: Row) -> tuple[int | None, list[int]]:
-    """Find the one number of key points that all objects of a json have.
-
-    Returns:
-        The number, or ``None`` where there is none; and all numbers that occur.
-    """
-    stated = [row["keypoints"] for row in content["annotations"] if isinstance(row, dict) and row.get("keypoints")]
-    named = {len(row["keypoints"]) for row in content["categories"] if isinstance(row.get("keypoints"), list)}
-    counts = sorted((named - {0}) or {len(flat) // 3 for flat in stated if isinstance(flat, list)}) if stated else []
-    return (counts[0] or None if len(counts) == 1 else None), counts
+def _corners(row: Row) -> NDArray[np.float64]:
+    """Read four corners: of ``rbox``, an oriented box, where there is one, else the one ring of the segmentation."""
+    if row.get("rbox") is not None:
+        stated = row["rbox"]
+        values = np.array([as_number(value) for value in stated]) if isinstance(stated, list) else np.empty(0)
+        if values.shape != (5,):
+            raise Fault(Kind.NO_CORNERS, f"rbox {short(stated)} is not five numbers: centre, width, height, angle")
+        if not np.isfinite(values).all():
+            raise Fault(Kind.NOT_FINITE, f"rbox {short(stated)} is not five finite numbers")
+        if values[2] <= 0 or values[3] <= 0:
+            raise Fault(Kind.NO_AREA, f"rbox {short(stated)} has no positive width and height")
+        return from_rbox(values)
+    rings = row.get("segmentation")
+    ring = rings[0] if isinstance(rings, list) and len(rings) == 1 else None
+    if not isinstance(ring, list) or len(ring) != 8:
+        raise Fault(Kind.NO_CORNERS, f"segmentation {short(rings)} is not one ring of four x, y pairs")
+    return np.array([as_number(value) for value in ring]).reshape(4, 2)
 
 
 def _reaches_outside(box: Box, rings: tuple[Float32, ...], width: int, height: int) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lucid_core.data.types import Float32, Instances
 
-__all__ = ["affine", "clip", "concatenate", "flip", "select"]
+__all__ = ["affine", "clip", "concatenate", "corners", "cut", "envelope", "fit", "flip", "refit", "select"]
 
 #: A clipped object stays if both its sides have this many pixels ...
 MIN_SIDE = 2.0
@@ -22,6 +23,7 @@ MIN_SIDE = 2.0
 MIN_SHARE = 0.1
 
 Matrix = NDArray[np.float64]
+Precision = TypeVar("Precision", np.float32, np.float64)
 Window = tuple[float, float, float, float]
 
 
@@ -41,15 +43,15 @@ def affine(instances: Instances, matrix: Matrix) -> Instances:
     polygons = tuple(tuple(_map(ring, linear, offset) for ring in rings) for rings in instances.polygons)
     rboxes = instances.rboxes
     if rboxes is not None:
-        rboxes = _fit(_map(_corners(rboxes), linear, offset))
+        rboxes = fit(_map(corners(rboxes), linear, offset))
     if rboxes is not None and len(rboxes):
-        boxes = _envelope(_corners(rboxes))
+        boxes = envelope(corners(rboxes))
     else:
-        boxes = _envelope(_map(_box_corners(instances.boxes), linear, offset))
+        boxes = envelope(_map(_box_corners(instances.boxes), linear, offset))
         if linear[0, 1] or linear[1, 0]:
             for row, rings in enumerate(polygons):
                 if rings:
-                    boxes[row] = _envelope(np.concatenate(rings))
+                    boxes[row] = envelope(np.concatenate(rings))
     points = None if instances.points is None else _map(instances.points, linear, offset)
     return Instances(boxes, instances.labels, polygons, rboxes, points, instances.visibility)
 
@@ -75,15 +77,15 @@ def clip(instances: Instances, window: Window) -> Instances:
     rboxes = None if instances.rboxes is None else instances.rboxes.copy()
     for row in crossing:
         if polygons[row]:
-            polygons[row] = tuple(ring for ring in (_cut(ring, window) for ring in polygons[row]) if len(ring))
+            polygons[row] = tuple(ring for ring in (cut(ring, window) for ring in polygons[row]) if len(ring))
             visible = np.concatenate(polygons[row]) if polygons[row] else None
         elif rboxes is not None:
-            visible = _cut(_corners(rboxes[row : row + 1])[0], window)
+            visible = cut(corners(rboxes[row : row + 1])[0], window)
             if len(visible):
-                rboxes[row] = _refit(visible, float(rboxes[row, 4]))
+                rboxes[row] = refit(visible, float(rboxes[row, 4]))
         else:
             continue
-        boxes[row] = 0 if visible is None or not len(visible) else np.clip(_envelope(visible), low, high)
+        boxes[row] = 0 if visible is None or not len(visible) else np.clip(envelope(visible), low, high)
     kept = ((boxes[:, 2:] - boxes[:, :2]) >= MIN_SIDE).all(1) & (_area(boxes) >= MIN_SHARE * _area(instances.boxes))
     whole = Instances(boxes, instances.labels, tuple(polygons), rboxes, instances.points, instances.visibility)
     return whole if kept.all() else select(whole, np.flatnonzero(kept))
@@ -165,23 +167,29 @@ def _box_corners(boxes: Float32) -> Float32:
     return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
 
 
-def _envelope(points: Float32) -> Float32:
-    envelope: Float32 = np.concatenate([points.min(-2), points.max(-2)], -1)
-    return envelope
+def envelope(points: NDArray[Precision]) -> NDArray[Precision]:
+    """Return the boxes ``(..., 4)`` about points ``(..., P, 2)``."""
+    boxes: NDArray[Precision] = np.concatenate([points.min(-2), points.max(-2)], -1)
+    return boxes
 
 
-def _corners(rboxes: Float32) -> Float32:
+def corners(rboxes: NDArray[Precision]) -> NDArray[Precision]:
+    """Return the corners ``(n, 4, 2)`` of oriented boxes ``(n, 5)``, along the first side first."""
     cos, sin = np.cos(rboxes[:, 4]), np.sin(rboxes[:, 4])
     along = np.stack([cos, sin], 1) * rboxes[:, 2:3] / 2
     across = np.stack([-sin, cos], 1) * rboxes[:, 3:4] / 2
     centre = rboxes[:, :2]
-    corners: Float32 = np.stack(
+    quads: NDArray[Precision] = np.stack(
         [centre - along - across, centre + along - across, centre + along + across, centre - along + across], 1
     )
-    return corners
+    return quads
 
 
-def _fit(quads: Float32) -> Float32:
+def fit(quads: NDArray[Precision]) -> Float32:
+    """Fit oriented boxes ``(n, 5)`` float32 to quadrilaterals ``(n, 4, 2)``; those of rectangles are exact.
+
+    The centre is the mean of the corners, a side the mean of two opposite edges, the direction that of the first two.
+    """
     edges = np.roll(quads, -1, 1) - quads
     lengths = np.hypot(edges[..., 0], edges[..., 1])
     direction = edges[:, 0] - edges[:, 2]
@@ -193,7 +201,8 @@ def _fit(quads: Float32) -> Float32:
     return _canonical(fitted)
 
 
-def _refit(points: Float32, theta: float) -> Float32:
+def refit(points: NDArray[Precision], theta: float) -> Float32:
+    """Return the smallest oriented box ``(5,)`` in direction ``theta`` about points ``(P, 2)``."""
     axes = np.array([[math.cos(theta), math.sin(theta)], [-math.sin(theta), math.cos(theta)]])
     projected = points @ axes.T
     low, high = projected.min(0), projected.max(0)
@@ -218,7 +227,7 @@ def _canonical(rboxes: Float32) -> Float32:
     return rboxes
 
 
-def _cut(ring: Float32, window: Window) -> Float32:
+def cut(ring: NDArray[Precision], window: Window) -> NDArray[Precision]:
     """Clip a polygon by a window (Sutherland and Hodgman 1974); empty where nothing of it is inside."""
     for axis, bound, sign in ((0, window[0], 1), (0, window[2], -1), (1, window[1], 1), (1, window[3], -1)):
         depth = sign * (ring[:, axis] - bound)
@@ -230,7 +239,7 @@ def _cut(ring: Float32, window: Window) -> Float32:
         crosses = inside != np.roll(inside, -1)
         step = depth - np.roll(depth, -1)
         share = np.divide(depth, step, out=np.zeros_like(depth), where=crosses)
-        corners = np.stack([ring, ring + share[:, None] * (np.roll(ring, -1, 0) - ring)], 1)
-        corners[:, 1, axis] = bound
-        ring = corners[np.stack([inside, crosses], 1)].astype(np.float32)
+        ends = np.stack([ring, ring + share[:, None] * (np.roll(ring, -1, 0) - ring)], 1)
+        ends[:, 1, axis] = bound
+        ring = ends[np.stack([inside, crosses], 1)].astype(ring.dtype)
     return ring

@@ -41,10 +41,16 @@ class Kind(Enum):
     NOT_FINITE = "box not finite", Effect.OBJECT_LEFT_OUT
     NO_AREA = "box without area in the image", Effect.OBJECT_LEFT_OUT
     OUT_OF_RANGE = "coordinate out of range", Effect.OBJECT_LEFT_OUT
+    NO_MASK = "object without a usable mask", Effect.OBJECT_LEFT_OUT
+    NO_CORNERS = "object without the four corners of its box", Effect.OBJECT_LEFT_OUT
+    CROSSED = "four corners that cross themselves", Effect.OBJECT_LEFT_OUT
+    DIALECT = "row of another kind of labels", Effect.OBJECT_LEFT_OUT
     CLIPPED = "object partly outside the image, clipped", Effect.CHANGED
     NO_BOX = "no box, taken from the polygons", Effect.CHANGED
     POLYGON = "polygon unusable, box kept", Effect.CHANGED
     KEY_POINTS = "key points unusable, box kept", Effect.CHANGED
+    CONCAVE = "four corners with one pushed in, rectangle taken", Effect.CHANGED
+    NO_MIRROR = "key points without left and right, images are not mirrored", Effect.KEPT
     NO_POLYGON = "segmentation empty", Effect.KEPT
     REPEATED_OBJECT = "object twice", Effect.KEPT
     REPEATED_ID = "annotation id twice", Effect.KEPT

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid_core.data.points import PointTable
 from lucid_core.data.problems import Fault, Kind, Problem, summarise
-from lucid_core.data.types import DataError, Float32, Instances, Record, Truth, UnreadableNow
+from lucid_core.data.types import DataError, Float32, Instances, Record, Segment, Truth, UnreadableNow
 
 __all__ = ["TOLERANCE", "DataSet", "Listing", "make_instances", "make_truth", "match_classes"]
 
@@ -32,12 +33,14 @@ class DataSet:
         class_names: ``C`` names; a label is an index into them.
         category_ids: ``C`` ids for result files: those of the COCO json, or ``0 .. C-1``.
         problems: What is wrong with it and what was done, each once.
+        points: The key points of its objects, where they are the task.
     """
 
     records: tuple[Record, ...]
     class_names: tuple[str, ...]
     category_ids: tuple[int, ...]
     problems: tuple[Problem, ...] = ()
+    points: PointTable | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -72,8 +75,15 @@ def match_classes(train: DataSet, other: DataSet) -> DataSet:
         ``other`` with labels, names and category ids in the order of ``train``; its category ids remain its own.
 
     Raises:
-        DataError: The names differ, or cannot be told apart. The message shows both tables.
+        DataError: The names differ, or cannot be told apart, or the key points differ. The message shows both tables.
     """
+    if other.points is not None and train.points is not None:
+        seen = [(table.count, table.names) for table in (train.points, other.points)]
+        if seen[0] != seen[1]:
+            raise DataError(
+                f"the splits disagree on their key points: train has {seen[0][0]} ({', '.join(seen[0][1])}); the other "
+                f"split has {seen[1][0]} ({', '.join(seen[1][1])}). Give both the same points in the same order"
+            )
     if other.class_names == train.class_names:
         return other
     if sorted(other.class_names) != sorted(train.class_names) or len(set(train.class_names)) < len(train.class_names):
@@ -91,7 +101,7 @@ def match_classes(train: DataSet, other: DataSet) -> DataSet:
         for record in other.records
     )
     ids = tuple(other.category_ids[other.class_names.index(name)] for name in train.class_names)
-    return DataSet(records, train.class_names, ids, other.problems)
+    return replace(other, records=records, class_names=train.class_names, category_ids=ids)
 
 
 def _table(data: DataSet) -> str:
@@ -170,6 +180,7 @@ def make_instances(
     labels: Sequence[int],
     polygons: Sequence[tuple[Float32, ...]],
     points: NDArray[np.float64] | None = None,
+    rboxes: Sequence[Float32] | None = None,
 ) -> Instances:
     """Pack the training labels of one image.
 
@@ -178,6 +189,7 @@ def make_instances(
         labels: ``n`` class indices.
         polygons: ``n`` tuples of rings.
         points: ``(n, K, 3)``: x, y, visibility; ``None`` where the data set has none.
+        rboxes: ``n`` of ``(5,)``; ``None`` where the data set has none.
 
     Returns:
         The arrays, of the right shapes also for ``n = 0``.
@@ -186,13 +198,21 @@ def make_instances(
         boxes=np.array(boxes, dtype=np.float32).reshape(-1, 4),
         labels=np.array(labels, dtype=np.int64),
         polygons=tuple(polygons),
+        rboxes=None if rboxes is None else np.array(rboxes, dtype=np.float32).reshape(-1, 5),
         points=None if points is None else points[..., :2].astype(np.float32),
         visibility=None if points is None else points[..., 2].astype(np.int64),
     )
 
 
 def make_truth(
-    boxes: Sequence[Sequence[float]], labels: Sequence[int], areas: Sequence[float], crowd: Sequence[bool]
+    boxes: Sequence[Sequence[float]],
+    labels: Sequence[int],
+    areas: Sequence[float],
+    crowd: Sequence[bool],
+    segments: Sequence[Segment] | None = None,
+    quads: Sequence[NDArray[np.float64]] | None = None,
+    difficult: Sequence[bool] | None = None,
+    points: NDArray[np.float64] | None = None,
 ) -> Truth:
     """Pack the evaluation labels of one image; arguments as the attributes of :class:`Truth`."""
     return Truth(
@@ -200,4 +220,8 @@ def make_truth(
         labels=np.array(labels, dtype=np.int64),
         areas=np.array(areas, dtype=np.float64),
         crowd=np.array(crowd, dtype=np.bool_),
+        segments=None if segments is None else tuple(segments),
+        quads=None if quads is None else np.array(quads, dtype=np.float64).reshape(-1, 4, 2),
+        difficult=None if difficult is None else np.array(difficult, dtype=np.bool_),
+        points=points,
     )

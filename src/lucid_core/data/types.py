@@ -5,14 +5,61 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DataError", "Float32", "Instances", "NoSplit", "Record", "Sample", "SampleKey", "Truth", "UnreadableNow"]
+__all__ = [
+    "DETECT",
+    "DataError",
+    "Float32",
+    "Instances",
+    "NoSplit",
+    "Record",
+    "Rle",
+    "Sample",
+    "SampleKey",
+    "Segment",
+    "Task",
+    "Truth",
+    "UnreadableNow",
+    "Wanted",
+]
 
 Float32 = NDArray[np.float32]
+
+#: What is learnt about an object besides its class and box: nothing, its mask, the rotation of its box, or key points.
+Task = Literal["detect", "segment", "obb", "keypoints"]
+
+
+class Wanted(NamedTuple):
+    """Which labels a run reads, and so the structure of its batches.
+
+    Attributes:
+        task: What is learnt.
+        points: ``K``, key points of each object; 0 for other tasks.
+    """
+
+    task: Task = "detect"
+    points: int = 0
+
+
+DETECT = Wanted()
+
+
+class Rle(TypedDict):
+    """A mask in run lengths, column by column, as pycocotools takes it.
+
+    ``size`` is ``[height, width]``; ``counts`` are compressed.
+    """
+
+    size: list[int]
+    counts: bytes
+
+
+#: What an object covers: rings of ``(P, 2)`` pixels, as stated, or a mask.
+Segment: TypeAlias = "tuple[Float32, ...] | Rle"
 
 
 class DataError(ValueError):
@@ -82,12 +129,20 @@ class Truth:
         labels: ``(m,)`` int64.
         areas: ``(m,)`` float64 pixels, as the annotation states them (box area where it states none).
         crowd: ``(m,)`` bool.
+        segments: Of the task ``segment``: ``m`` segments as the annotation states them, crowd regions too.
+        quads: Of the task ``obb``: ``(m, 4, 2)`` float64, corners of the oriented boxes as stated, pixels.
+        difficult: Of the task ``obb``: ``(m,)`` bool, objects that need not be found.
+        points: Of the task ``keypoints``: ``(m, K, 3)`` float64, x, y in pixels and visibility 0, 1 or 2.
     """
 
     boxes: NDArray[np.float64]
     labels: NDArray[np.int64]
     areas: NDArray[np.float64]
     crowd: NDArray[np.bool_]
+    segments: tuple[Segment, ...] | None = None
+    quads: NDArray[np.float64] | None = None
+    difficult: NDArray[np.bool_] | None = None
+    points: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

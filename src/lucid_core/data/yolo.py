@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from lucid_core.data.points import NOT_MIRRORED, PointTable
 from lucid_core.data.problems import Fault, Kind, Problem
-from lucid_core.data.records import TOLERANCE, DataSet, make_instances, make_truth
+from lucid_core.data.records import DataSet, make_instances, make_truth
 from lucid_core.data.scan import PictureScan, Size
-from lucid_core.data.types import DataError, Float32, Record, UnreadableNow
+from lucid_core.data.types import DataError, Record, Task, UnreadableNow
 from lucid_core.data.yolo_files import YoloFiles, image_ids, read_lines
+from lucid_core.data.yolo_points import read_points
+from lucid_core.data.yolo_rows import YoloRow, YoloRows
 
 __all__ = ["read_yolo", "read_yolo_classes"]
 
 
-def read_yolo_classes(data_yaml: Path) -> DataSet:
-    """Read the class table alone: a split without images.
+def read_yolo_classes(data_yaml: Path, task: Task = "detect") -> DataSet:
+    """Read the table of classes, and of key points, alone: a split without images.
 
     Raises:
         DataError: The yaml is not usable.
     """
-    names = YoloFiles(data_yaml).names
-    return DataSet((), names, tuple(range(len(names))))
+    files = YoloFiles(data_yaml)
+    points, _ = _points(files, task)
+    return DataSet((), files.names, tuple(range(len(files.names))), points=points)
 
 
-def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None) -> DataSet:
+def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None, task: Task = "detect") -> DataSet:
     """Read one split of a YOLO data set.
 
     The yaml has ``names`` (a list, or a mapping from 0 on) and an entry for each split: a folder, searched with all
@@ -40,17 +42,22 @@ def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None) -> D
     file. Rows are
 
     - ``class cx cy w h``, shares of the picture; or
-    - ``class x1 y1 x2 y2 x3 y3 ...``, a polygon of three or more points, whose envelope is the box;
-    - with ``kpt_shape`` in the yaml, ``class cx cy w h`` followed by key points, which are not read.
+    - ``class x1 y1 x2 y2 x3 y3 ...``, a polygon of three or more points, whose envelope is the box; it alone will do
+      for the task ``segment``;
+    - with ``kpt_shape`` in the yaml, ``class cx cy w h`` followed by key points, which only the task ``keypoints``
+      reads; ``flip_idx`` says which change places in a mirror, else names ``kpt_names`` do;
+    - for the task ``obb``, ``class x1 y1 x2 y2 x3 y3 x4 y4``, the corners of an oriented box.
 
-    Values up to :data:`~lucid_core.data.records.TOLERANCE` outside [0, 1] are clamped, boxes are clamped to the
-    picture. Other rows are left out and told; a picture none of whose rows is usable is left out whole, as is one that
-    cannot be decoded.
+    The task says how rows are read, the number of fields does not. Values up to
+    :data:`~lucid_core.data.records.TOLERANCE` outside [0, 1] are clamped, boxes are clamped to the picture; corners of
+    oriented boxes may lie up to a side of the picture outside, and are cut. Other rows are left out and told; a picture
+    none of whose rows is usable is left out whole, as is one that cannot be decoded.
 
     Args:
         data_yaml: The yaml file.
         split: ``train``, ``val`` or ``test``.
         scan: Looks at the pictures.
+        task: What is learnt.
 
     Returns:
         The split, folders in path order and lists in their own; whatever was left out is in its ``problems``.
@@ -62,7 +69,7 @@ def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None) -> D
     files = YoloFiles(data_yaml)
     images = files.images(split)
     sizes = (scan or PictureScan())(images)
-    reader = _Reader(files)
+    reader = _Reader(files, task)
     read = (reader.record(image, key, sizes[image]) for image, key in zip(images, image_ids(images), strict=True))
     records = tuple(record for record in read if record is not None)
     if not records:
@@ -74,15 +81,35 @@ def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None) -> D
         )
         files.problems.append(Problem(Kind.NO_LABELS, seen, data_yaml))
     names = files.names
-    return DataSet(records, names, tuple(range(len(names))), tuple(files.problems))
+    return DataSet(records, names, tuple(range(len(names))), tuple(files.problems), reader.points)
+
+
+def _points(files: YoloFiles, task: Task) -> tuple[PointTable | None, tuple[int, int] | None]:
+    """Return the table of key points where they are the task, and the ``(points, numbers)`` that rows have."""
+    if task == "keypoints":
+        table, numbers = read_points(files.config, files.file)
+        return table, (table.count, numbers)
+    if "kpt_shape" not in files.config:
+        return None, None
+    if task != "detect":
+        raise DataError(
+            f"{files.file}: its rows are boxes with key points, as kpt_shape says, which have nothing for the task "
+            f"{task}; train keypoints or detect, or remove kpt_shape if that is not so"
+        )
+    return None, (0, 0)
 
 
 class _Reader:
     """Turns pictures and label files into records, and adds what was wrong with them to the problems."""
 
-    def __init__(self, files: YoloFiles) -> None:
+    def __init__(self, files: YoloFiles, task: Task) -> None:
         self.files = files
-        self.keypoints = "kpt_shape" in files.config
+        self.task: Task = task
+        self.points, shape = _points(files, task)
+        self._rows = YoloRows(task, len(files.names), shape)
+        if self.points is not None and self.points.pairs is None:
+            seen = f"{files.file}: has no usable flip_idx for its {self.points.count} key points: {NOT_MIRRORED}"
+            self.tell(Kind.NO_MIRROR, seen, files.file)
         #: Label files, and the picture that each was first read for.
         self.labelled: dict[Path, Path] = {}
 
@@ -106,91 +133,45 @@ class _Reader:
         except DataError as error:
             self.tell(Kind.LABEL_FILE, f"{error}; {image.name} is left out", file or image)
             return None
-        boxes, labels, polygons = [], [], []
+        rows: list[YoloRow] = []
         for number, line in lines:
             place = f"{file}:{number}"
             try:
-                row = _row(line.split(), len(self.files.names), seen, self.keypoints)
+                row = self._rows.read(line.split(), seen)
             except Fault as fault:
                 self.tell(fault.kind, f"{place}: {fault}; left out", file or image, f"line {number}")
                 continue
-            if row.clipped:
-                text = f"{place}: the box reaches outside the picture; clipped at the border"
-                self.tell(Kind.CLIPPED, text, file or image, f"line {number}")
-            boxes.append(row.box)
-            labels.append(row.label)
-            polygons.append(row.rings)
-        if lines and not boxes:
+            for kind, note in row.notes:
+                self.tell(kind, f"{place}: {note}", file or image, f"line {number}")
+            rows.append(row)
+        if lines and not rows:
             self.tell(Kind.NO_USABLE_LABEL, f"{image}: none of its label rows is usable; left out", image)
             return None
-        twice = len(boxes) - len(set(zip(labels, boxes, strict=True)))
+        twice = len(rows) - len({(row.label, row.box) for row in rows})
         if twice:
             text = f"{file}: {twice} boxes repeat another of the same class; all are kept"
             self.tell(Kind.REPEATED_OBJECT, text, file or image)
-        areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in boxes]
+        boxes, labels = [row.box for row in rows], [row.label for row in rows]
+        quads = [row.oriented for row in rows if row.oriented is not None]
+        oriented, points = self.task == "obb", None
+        if self.points is not None:
+            points = np.array([row.points for row in rows], np.float64).reshape(-1, self.points.count, 3)
         return Record(
             image=image,
             image_id=image_id,
             width=seen[0],
             height=seen[1],
-            instances=make_instances(boxes, labels, polygons),
-            truth=make_truth(boxes, labels, areas, [False] * len(boxes)),
+            instances=make_instances(
+                boxes, labels, [row.rings for row in rows], points, [quad.rbox for quad in quads] if oriented else None
+            ),
+            truth=make_truth(
+                boxes,
+                labels,
+                [row.area for row in rows],
+                [False] * len(rows),
+                [row.rings for row in rows] if self.task == "segment" else None,
+                [quad.quad for quad in quads] if oriented else None,
+                [False] * len(rows) if oriented else None,
+                points,
+            ),
         )
-
-
-class _Row(NamedTuple):
-    """One row of a label file, in pixels."""
-
-    label: int
-    box: tuple[float, float, float, float]
-    rings: tuple[Float32, ...]
-    clipped: bool
-
-
-def _row(fields: list[str], classes: int, size: Size, keypoints: bool) -> _Row:
-    if len(fields) == 1 and "," in fields[0]:
-        raise Fault(Kind.MALFORMED, f"{fields[0]!r} is separated by commas; separate the numbers by blanks")
-    count = len(fields)
-    is_box = count == 5 or (keypoints and count > 5)
-    if not is_box and (count < 7 or count % 2 == 0):
-        seen = f"has {count} fields; a box has 5, a polygon has 7 or more, an odd number"
-        raise Fault(Kind.MALFORMED, seen)
-    label = _label(fields[0], classes)
-    values = np.array([_share(field) for field in (fields[1:5] if is_box else fields[1:])])
-    if is_box:
-        cx, cy, w, h = values.tolist()
-        shares = (cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2)
-        rings: tuple[Float32, ...] = ()
-    else:
-        ring = values.reshape(-1, 2)
-        shares = (*ring.min(axis=0).tolist(), *ring.max(axis=0).tolist())
-        rings = ((ring * size).astype(np.float32),)
-    clipped = not all(-TOLERANCE <= share <= 1 + TOLERANCE for share in shares)
-    x1, x2 = (min(max(shares[i], 0.0), 1.0) * size[0] for i in (0, 2))
-    y1, y2 = (min(max(shares[i], 0.0), 1.0) * size[1] for i in (1, 3))
-    if not (np.float32(x1) < np.float32(x2) and np.float32(y1) < np.float32(y2)):
-        raise Fault(Kind.NO_AREA, "the box has no area")
-    return _Row(label, (x1, y1, x2, y2), rings, clipped)
-
-
-def _label(field: str, classes: int) -> int:
-    try:
-        value = float(field)
-    except ValueError:
-        raise Fault(Kind.MALFORMED, f"class {field!r} is not a number; write its index in 'names'") from None
-    if not value.is_integer() or not 0 <= value < classes:
-        raise Fault(Kind.UNKNOWN_CLASS, f"class {field} is not a whole number from 0 to {classes - 1}")
-    return int(value)
-
-
-def _share(field: str) -> float:
-    try:
-        value = float(field)
-    except ValueError:
-        raise Fault(Kind.MALFORMED, f"{field!r} is not a number") from None
-    if not math.isfinite(value):
-        raise Fault(Kind.NOT_FINITE, f"{field} is not a finite number")
-    if not -TOLERANCE <= value <= 1 + TOLERANCE:
-        pixels = "; divide pixels by the size of the picture" if value > 2 else ""
-        raise Fault(Kind.OUT_OF_RANGE, f"{field} is not a share of the picture in [0, 1]{pixels}")
-    return min(max(value, 0.0), 1.0)

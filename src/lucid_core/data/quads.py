@@ -1,0 +1,91 @@
+"""From four corners as an annotation states them to an oriented box that can be taught."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid_core.data.geometry import corners, cut, envelope, fit, refit
+from lucid_core.data.problems import Fault, Kind
+from lucid_core.data.records import TOLERANCE
+from lucid_core.data.types import Float32
+
+__all__ = ["Oriented", "from_rbox", "oriented"]
+
+
+class Oriented(NamedTuple):
+    """An oriented box within its picture.
+
+    Attributes:
+        quad: ``(4, 2)`` float64 corners, as stated, pixels.
+        rbox: ``(5,)`` float32, see :mod:`lucid_core.types`; of what is inside the picture.
+        box: ``x1, y1, x2, y2``, the envelope of that.
+        area: Pixels of the whole quadrilateral.
+        notes: What was changed: kinds and messages.
+    """
+
+    quad: NDArray[np.float64]
+    rbox: Float32
+    box: tuple[float, float, float, float]
+    area: float
+    notes: tuple[tuple[Kind, str], ...]
+
+
+def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
+    """Make an oriented box of four corners in order, from whichever corner and in whichever sense.
+
+    A quadrilateral with a corner pushed in is replaced by the smallest rectangle about it. One that crosses the border
+    is cut, and the box closes around what is left, in its own direction.
+
+    Args:
+        quad: ``(4, 2)`` float64, pixels.
+        width: Of the picture, pixels.
+        height: Of the picture, pixels.
+
+    Raises:
+        Fault: A corner is not finite, edges cross, or there is no area inside the picture.
+    """
+    seen = "corners " + " ".join(f"{value:g}" for value in quad.ravel())
+    if not np.isfinite(quad).all():
+        raise Fault(Kind.NOT_FINITE, f"{seen} are not eight finite numbers")
+    edges = np.roll(quad, -1, 0) - quad
+    after = np.roll(edges, -1, 0)
+    turns = edges[:, 0] * after[:, 1] - edges[:, 1] * after[:, 0]
+    # The signed area, twice: by the shoelace about the first corner, where large coordinates do not cancel.
+    spokes = quad - quad[0]
+    area = abs(float((spokes[:, 0] * np.roll(spokes[:, 1], -1) - np.roll(spokes[:, 0], -1) * spokes[:, 1]).sum())) / 2
+    left, right = int((turns > 0).sum()), int((turns < 0).sum())
+    # Of four turns, two each way make a bow tie, and one against three a corner that is pushed in.
+    if left == right == 2:
+        raise Fault(Kind.CROSSED, f"{seen} cross themselves; list them in order around the object")
+    notes = []
+    taken = quad
+    if left and right:
+        notes.append((Kind.CONCAVE, f"{seen} have one pushed in; the smallest rectangle about them is taken"))
+        taken = cv2.boxPoints(cv2.minAreaRect(quad.astype(np.float32))).astype(np.float64)
+    rbox = fit(taken[None])[0]
+    window = (0.0, 0.0, float(width), float(height))
+    outer = envelope(taken)
+    if (outer[:2] < 0).any() or (outer[2:] > (width, height)).any():
+        visible = cut(taken, window)
+        if not len(visible):
+            raise Fault(Kind.NO_AREA, f"{seen} have no area inside the {width} x {height} image")
+        rbox, outer = refit(visible, float(rbox[4])), envelope(visible)
+        margin = np.array((width, height)) * TOLERANCE
+        if (quad < -margin).any() or (quad > np.array((width, height)) + margin).any():
+            text = f"{seen} reach outside the {width} x {height} image; clipped at the border"
+            notes.append((Kind.CLIPPED, text))
+    sides = np.float32(outer[2:]) - np.float32(outer[:2])
+    if area <= 0 or min(rbox[2:4]) <= 0 or (sides <= 0).any():
+        raise Fault(Kind.NO_AREA, f"{seen} have no area inside the {width} x {height} image")
+    x1, y1, x2, y2 = outer.tolist()
+    return Oriented(quad, rbox, (x1, y1, x2, y2), area, tuple(notes))
+
+
+def from_rbox(rbox: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the corners ``(4, 2)`` float64 of one oriented box ``cx, cy, w, h, angle``."""
+    quad: NDArray[np.float64] = corners(rbox[None])[0]
+    return quad
