@@ -203,8 +203,8 @@ def _split(fields: list[str]) -> tuple[list[float], str, int]:
     if None not in numbers:
         raise Fault(
             Kind.DIALECT,
-            f"{' '.join(fields)[:60]!r} has numbers alone, as rows of YOLO have; a row here is {ROW}: read such files as "
-            f"a YOLO folder with a data.yaml",
+            f"{' '.join(fields)[:60]!r} has numbers alone, as rows of YOLO have; a row here is {ROW}: read such files "
+            f"as a YOLO folder with a data.yaml",
         )
     ends = len(fields) > 9 and fields[-1].lstrip("+-").isdecimal()
     # A name may hold blanks.

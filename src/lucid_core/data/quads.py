@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,7 +65,7 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
     taken = quad
     if left and right:
         notes.append((Kind.CONCAVE, f"{seen} have one pushed in; the smallest rectangle about them is taken"))
-        taken = cv2.boxPoints(cv2.minAreaRect(quad.astype(np.float32))).astype(np.float64)
+        taken = _rectangle(quad)
     rbox = fit(taken[None])[0]
     window = (0.0, 0.0, float(width), float(height))
     outer = envelope(taken)
@@ -89,3 +89,10 @@ def from_rbox(rbox: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the corners ``(4, 2)`` float64 of one oriented box ``cx, cy, w, h, angle``."""
     quad: NDArray[np.float64] = corners(rbox[None])[0]
     return quad
+
+
+def _rectangle(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the corners of the smallest rectangle about a few points; one of its sides passes through two of them."""
+    steps = [two - one for one, two in combinations(points, 2)]
+    about = [refit(points, float(np.arctan2(step[1], step[0]))) for step in steps]
+    return from_rbox(min(about, key=lambda rbox: float(rbox[2] * rbox[3])).astype(np.float64))
