@@ -48,7 +48,7 @@ class Flow(nn.Module):
         """Return the logarithm of the density at ``points`` ``(..., 2)`` as ``(...)``."""
         pair = list(torch.split(points, 1, -1))
         stretch = torch.zeros_like(pair[0])
-        for number, coupling in reversed(list(enumerate(self.couplings))):
+        for number, coupling in enumerate(self.couplings):
             moved = number % 2
             scale, shift = coupling(pair[1 - moved])
             pair[moved] = (pair[moved] - shift) * torch.exp(-scale)

@@ -43,7 +43,8 @@ def rotated_candidates(boxes: Tensor, valid: Tensor, anchors: Anchors) -> Tensor
 def _direction(angle: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine, both perhaps with the other sign, by sums and products alone.
 
-    A CPU gives the last few of many numbers another cosine than the rest, and how many these are would depend on N.
+    Exact at right angles, so that the edges of an upright box are inside it however it is written. And a CPU may give
+    the last few of many numbers another cosine than the rest, so that the room for targets would change bits.
     """
     quarter = (angle / (math.pi / 2)).round()
     x = angle - quarter * (math.pi / 2)

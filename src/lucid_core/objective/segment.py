@@ -107,7 +107,7 @@ def mask_term(coefficients: Tensor, prototypes: Tensor, masks: Tensor, boxes: Te
     crop = down.unsqueeze(3) & across.unsqueeze(2)
     logits = torch.unflatten(coefficients @ prototypes.flatten(2), 2, (height, width))
     entropy = functional.binary_cross_entropy_with_logits(logits, masks.to(logits.dtype), reduction="none")
-    area = (high - low).clamp(min=0).prod(2).clamp(min=1)
+    area = (high - low).prod(2).clamp(min=1)
     return mean_of((entropy * crop).sum((2, 3)) / area, real)
 
 
