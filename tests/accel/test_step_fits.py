@@ -224,13 +224,11 @@ def test_a_run_is_resumed_in_the_middle_of_an_epoch(tmp_path: Path, of_a_replaye
         saved.append(sorted(path.name for path in (tmp_path / place).iterdir()))
     assert saved[0] == saved[1]
     start = tmp_path / ("replayed" if of_a_replayed_run else "native") / "step=4.ckpt"
-    settings = {"max_epochs": 4, "accumulate_grad_batches": accumulate}
-    whole = run(Averaged, batches, [], **settings)
+    settings = {"max_epochs": 3, "accumulate_grad_batches": accumulate}
     replay = StepReplay(strict=True)
     resumed = run(Averaged, batches, [replay], ckpt_path=start, **settings)
     native = run(Averaged, batches, [], ckpt_path=tmp_path / "native" / "step=4.ckpt", **settings)
     assert first_difference(native, resumed) is None
-    assert {name for name in whole if name.startswith("/state_dict")} <= resumed.keys()
     assert replay.tally.replayed
 
 
@@ -392,10 +390,12 @@ def graded(module: LightningModule) -> list[nn.Parameter]:
 @pytest.mark.parametrize(
     ("hook", "accumulate"),
     [
-        ("on_after_backward", 1), ("on_after_backward", 3), ("on_before_optimizer_step", 1),
-        ("on_before_zero_grad", 1), ("on_before_backward", 3),
+        ("on_after_backward", 1),
+        ("on_before_optimizer_step", 3),
+        ("on_before_zero_grad", 1),
+        ("on_before_backward", 3),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("edit", EDITS)
 def test_gradients_may_be_edited_and_exchanged(hook: str, accumulate: int, edit: str) -> None:
     """Not at all at first, then at every other step, then not any more."""
@@ -533,7 +533,7 @@ MIDDLES: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_train_epoch_start", "on_before_optimizer_step"])
+@pytest.mark.parametrize("hook", ["on_train_epoch_start", "on_before_optimizer_step"])
 @pytest.mark.parametrize("middle", MIDDLES)
 def test_a_change_in_the_middle_is_recorded_again(middle: str, hook: str) -> None:
     change, rearmed = MIDDLES[middle]

@@ -43,24 +43,26 @@ class StepReplay(Replay):
     is recorded for itself, at the place where Lightning calls it, so hooks, counters, schedules, gradient scaling,
     accumulation and checkpoints are Lightning's as ever.
 
-    Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; no hooks inside the module or on
-    parameters; a batch of tensors in tuples, lists or dictionaries; a step without host reads, host randomness, changes
-    of Python state, metrics objects, or Python numbers that it logs. The update is replayed for the optimizer MuSGD,
-    whose learning rate is on the device; any other one stays native, and so do clipping that is not Lightning's and an
-    average that is not the detector's.
+    Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; no part that is compiled, no
+    hooks inside the module or on parameters; a batch of tensors in tuples, lists or dictionaries; a step without host
+    reads, host randomness, changes of Python state, metrics objects, or Python numbers that it logs. The update is
+    replayed for the optimizer MuSGD, whose learning rate is on the device; any other one stays native, and so do
+    clipping that is not Lightning's and an average that is not the detector's.
 
     Frozen: every Python value that the step reads. Attributes of submodules are watched, and those of the module that
-    the step mentions; a step that mentions ``batch_idx``, ``current_epoch``, ``global_step``, ``trainer``,
-    ``optimizers`` or ``lr_schedulers`` is not recorded. What lies outside the module is not watched, nor are the names
-    in a backward of your own. The limit of clipping and the settings of the optimizer are watched at every step;
-    learning rate, decay, progressive weight and weight of the average are read from the device and stay live.
-    Gradients lie in memory that the next backward overwrites: who keeps one beyond the step keeps a copy.
+    the step mentions by name; a step that mentions ``current_epoch``, ``global_step``, ``trainer``, ``optimizers`` or
+    ``lr_schedulers``, or reads ``batch_idx`` or what else in its batch is no tensor on the device, is not recorded.
+    What lies outside the module is not watched, nor are the names in a backward of your own. What a step prints, or
+    writes to elsewhere than its log, it does natively only. The limit of clipping and the settings of the optimizer are
+    watched at every step; learning rate, decay, progressive weight and weight of the average are read from the device
+    and stay live. Gradients lie in memory that the next backward overwrites: who keeps one beyond the step keeps a
+    copy.
 
     Ends: a hook inside the module, a parameter or buffer that is exchanged, an attribute that changes. Freezing,
     switching parts to evaluation, loaded optimizer state and added groups are recorded again, three times. A gradient
-    that somebody exchanges makes the rest of its step native. Smaller batches, hooks on parameters, evaluation and
-    anomaly mode are native for as long as they last. One backward per result: a second one is computed natively and
-    ends the replay.
+    that somebody exchanges makes the rest of its step native. Smaller batches and other shapes are native at first, and
+    recorded too when they stay; hooks on parameters, evaluation and anomaly mode are native as long as they last. One
+    backward per result: a second one is computed natively and ends the replay.
 
     Tasks: detection, and every module whose step can be recorded. It contains NetworkReplay, LossReplay,
     GradientNormReplay, UpdateReplay and OrthogonalizationReplay, and combines with none of them.
