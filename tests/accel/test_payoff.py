@@ -312,6 +312,30 @@ def test_one_that_has_replayed_nothing_yet_waits() -> None:
     assert course.suspended == [[False]] * 30
 
 
+def test_measuring_begins_after_an_optimizer_step() -> None:
+    course = Course()
+    item = course.item()
+    item.tally.replayed = 0
+    course.go([item], 10)
+    item.tally.replayed = 1
+    course.go([item], 1, stepped=0)
+    assert not item.suspended
+    course.go([item], 1)
+    assert item.suspended
+
+
+@pytest.mark.parametrize("why", ["setup", "other"])
+def test_what_is_recorded_or_validated_meanwhile_is_in_no_time(why: str) -> None:
+    course = Course()
+    item = course.item()
+    course.go([item], 9)
+    course.run.time += 50.0
+    course.go([item], 1, setup=why == "setup", other=lambda _: why == "other")
+    course.go([item], 100)
+    assert item.finding is not None
+    assert item.finding.interval_ms == (pytest.approx(10.0), pytest.approx(10.0))
+
+
 def test_a_noisy_one_is_measured_longer() -> None:
     course = Course()
     item = course.item()
@@ -699,6 +723,41 @@ def test_validation_checkpoints_and_accumulation_keep_their_bytes(tape: None, ac
     assert replays[0].state is State.RECORDED
 
 
+def test_where_validation_comes_often_windows_are_short(tape: None) -> None:
+    class Slow(Validated, SlowNet):
+        pass
+
+    fit([replay := body()], Slow(), val_check_interval=3, **LONG)
+    assert replay.finding is not None
+    assert replay.finding.pairs >= 6
+
+
+@pytest.mark.parametrize("what", ["validation", "checkpoint", "epoch"])
+def test_what_comes_between_steps_is_in_no_time(tape: None, tmp_path: Path, what: str) -> None:
+    class Costly(Callback):
+        def on_validation_end(self, *_: Any) -> None:
+            Clock.spend(9.0)
+
+        def on_train_epoch_end(self, *_: Any) -> None:
+            Clock.spend(8.0)
+
+        def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+            if what == "checkpoint" and trainer.global_step % 11 == 0:
+                trainer.save_checkpoint(tmp_path / "middle")
+                Clock.spend(7.0)
+
+    class Slow(Validated, SlowNet):
+        pass
+
+    settings: dict[str, Any] = {"val_check_interval": 9} if what == "validation" else {}
+    trainer = trainer_for([replay := body(), Costly()], max_epochs=12 if what == "epoch" else 1, **settings)
+    module = Slow() if what == "validation" else SlowNet()
+    full = batches(24 if what == "epoch" else 250)[:-1]
+    trainer.fit(module, DataLoader(full, batch_size=None))  # type: ignore[arg-type]
+    assert replay.finding is not None
+    assert replay.finding.interval_ms == (pytest.approx(20.0), pytest.approx(20.0))
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_whole_step_is_measured_in_one_and_keeps_its_bytes(
@@ -849,9 +908,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         return endless()
 
 
-def test_a_fit_without_an_end_in_sight_is_measured(tape: None) -> None:
+@pytest.mark.parametrize("epochs", [-1, 3])
+def test_a_fit_without_an_end_in_sight_is_measured(tape: None, epochs: int) -> None:
     stop = Act("on_train_batch_start", 150, lambda trainer, _: setattr(trainer, "should_stop", True))
-    trainer = trainer_for([replay := body(), stop], max_epochs=-1)
+    trainer = trainer_for([replay := body(), stop], max_epochs=epochs)
     trainer.fit(SlowNet(), DataLoader(Stream(), batch_size=None))
     assert replay.finding is not None
     assert (replay.finding.kept, replay.finding.steps_left) == (True, None)
