@@ -28,6 +28,7 @@ def objective_of(task: Task, seed: int = 0) -> Objective:
         return OrientedObjective()
     if task == "detect":
         return Objective()
+    torch.manual_seed(seed)
     objective = KeypointObjective(POINTS, capacity=12)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

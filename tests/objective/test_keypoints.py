@@ -65,6 +65,7 @@ def test_the_spread_has_a_floor_with_no_gradient_under_it() -> None:
 
 @pytest.mark.parametrize("flow", [True, False])
 def test_gradient_of_likelihood_and_similarity(flow: bool) -> None:
+    torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     objective = KeypointObjective(2, flow=flow).double()
     for parameter in objective.parameters():
@@ -86,6 +87,7 @@ def test_the_flow_is_a_density_that_begins_as_the_normal_one() -> None:
 
 
 def changed_flow(seed: int = 0) -> Flow:
+    torch.manual_seed(seed)
     flow, generator = Flow().double(), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in flow.parameters():
