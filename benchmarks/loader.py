@@ -1,6 +1,6 @@
 """Training images per second of one process on one processor: decode, augment, collate.
 
-    python benchmarks/loader.py FOLDER [--batch-size 16] [--size 640] [--images 800] [--profile]
+    python benchmarks/loader.py FOLDER [--batch-size 16] [--size 640] [--images 800] [--task detect] [--profile]
 
 FOLDER is a COCO or YOLO folder. The process pins itself to the last processor that it may use.
 """
@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import time
 from pathlib import Path
+from typing import get_args
 
 import cv2
 import numpy as np
@@ -27,6 +28,7 @@ from lucid_core.data.layout import open_split
 from lucid_core.data.loader import TrainLoader
 from lucid_core.data.plan import BatchPlan, EpochPlan
 from lucid_core.data.source import SourceReader
+from lucid_core.data.types import Task, Wanted
 
 
 def main() -> None:
@@ -37,6 +39,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=640)
     parser.add_argument("--images", type=int, default=800)
     parser.add_argument("--close-mosaic", action="store_true", help="measure an epoch without mosaic")
+    parser.add_argument("--task", choices=get_args(Task), default="detect")
+    parser.add_argument("--train-images", help="folder of the pictures, where it is not found by itself")
+    parser.add_argument("--train-annotations", help="COCO json, where it is not found by itself")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--source", default="COCO 2017", help="name of the data set, for the record")
     parser.add_argument("--record", type=Path)
@@ -47,11 +52,13 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
 
-    data = open_split(options.folder, "train")
+    places = options.train_images, options.train_annotations
+    data = open_split(options.folder, "train", "auto", *places, task=options.task)
+    wanted = Wanted(options.task, 0 if data.points is None else data.points.count)
     plan = EpochPlan(len(data), 0, 1 if options.close_mosaic else None, 1)
     source = SourceReader(data.records, options.size)
     augmenter = Augmenter(source, data.records, plan, options.size, Recipe(), 0)
-    loader = TrainLoader(augmenter, BatchPlan(plan, options.batch_size), len(data.class_names))
+    loader = TrainLoader(augmenter, BatchPlan(plan, options.batch_size), len(data.class_names), wanted=wanted)
 
     def take(images: int, epoch: int) -> None:
         while images > 0:
@@ -76,7 +83,12 @@ def main() -> None:
             "processor": _processor(),
             "versions": {"opencv": cv2.__version__, "pillow": PIL.__version__, "numpy": np.__version__},
             "data": f"{options.source}, {len(data)} images",
-            "settings": {"batch_size": options.batch_size, "size": options.size, "mosaic": not options.close_mosaic},
+            "settings": {
+                "task": options.task,
+                "batch_size": options.batch_size,
+                "size": options.size,
+                "mosaic": not options.close_mosaic,
+            },
             "images per second": {
                 "median": round(statistics.median(rates), 1),
                 "range": [round(min(rates), 1), round(max(rates), 1)],

@@ -15,6 +15,7 @@ from lucid_core.data.geometry import flip
 from lucid_core.data.mix import Labelled, copy_paste, mixup
 from lucid_core.data.mosaic import Picture, draw_centre, draw_scale, mosaic, single, warp
 from lucid_core.data.plan import EpochPlan
+from lucid_core.data.points import Pairs
 from lucid_core.data.random import Stream, sample_rng
 from lucid_core.data.recent import RecentSources, Source
 from lucid_core.data.types import Record, Sample, SampleKey
@@ -72,10 +73,18 @@ class Augmenter:
         size: Side of a sample, pixels.
         recipe: What to vary.
         seed: Seed of the run.
+        pairs: Key points that change places in a mirrored image; ``None`` mirrors none, since that is not known.
     """
 
     def __init__(
-        self, source: Source, records: Sequence[Record], plan: EpochPlan, size: int, recipe: Recipe, seed: int
+        self,
+        source: Source,
+        records: Sequence[Record],
+        plan: EpochPlan,
+        size: int,
+        recipe: Recipe,
+        seed: int,
+        pairs: Pairs | None = (),
     ) -> None:
         self.source = RecentSources(source)
         self.records = records
@@ -83,6 +92,7 @@ class Augmenter:
         self.size = size
         self.recipe = recipe
         self.seed = seed
+        self.pairs = pairs
         self._outlined = any(rings for record in records for rings in record.instances.polygons)
 
     def sample(self, key: SampleKey) -> Sample:
@@ -109,8 +119,9 @@ class Augmenter:
         image, instances = made
         gains = draws(Stream.COLOUR).uniform(-1, 1, 3) * (recipe.hue, recipe.saturation, recipe.value)
         image = self.colour(image, gains)
-        if draws(Stream.FLIP).random() < recipe.flip:
-            image, instances = cv2.flip(image, 1).astype(np.uint8, copy=False), flip(instances, self.size)
+        if self.pairs is not None and draws(Stream.FLIP).random() < recipe.flip:
+            image = cv2.flip(image, 1).astype(np.uint8, copy=False)
+            instances = flip(instances, self.size, self.pairs)
         return Sample(image, instances, int(self.plan.order(key.epoch)[key.position]))
 
     @seam("data.colour")

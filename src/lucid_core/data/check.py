@@ -15,7 +15,7 @@ from lucid_core.data.layout import Layout, Split, open_split
 from lucid_core.data.problems import Effect, summarise
 from lucid_core.data.records import DataSet, match_classes
 from lucid_core.data.scan import PictureScan
-from lucid_core.data.types import DataError, NoSplit
+from lucid_core.data.types import DataError, NoSplit, Task
 
 __all__ = ["Check", "Verdict", "check"]
 
@@ -128,6 +128,7 @@ def check(
     layout: Layout = "auto",
     places: dict[str, tuple[str | None, str | None]] | None = None,
     scan: PictureScan | None = None,
+    task: Task = "detect",
 ) -> Check:
     """Read splits as training does.
 
@@ -137,6 +138,7 @@ def check(
         layout: Which kind of data set to look for.
         places: For splits that are not found by themselves, the folder of the pictures and the COCO json.
         scan: Looks at the pictures.
+        task: What would be learnt.
 
     Returns:
         What was found; faults of the data are in it, not raised.
@@ -149,7 +151,7 @@ def check(
             continue
         try:
             images, annotations = (places or {}).get(split, (None, None))
-            data = open_split(root, split, layout, images, annotations, scan)
+            data = open_split(root, split, layout, images, annotations, scan, task)
             first = next(iter(result.splits.values()), data)
             result.splits[split] = match_classes(first, data)
         except DataError as error:
@@ -163,12 +165,21 @@ def check(
 
 def _counts(data: DataSet) -> dict[str, int]:
     effects = Counter(one.kind.effect for one in data.problems)
+    of_task = {}
+    if any(one.truth.difficult is not None for one in data.records):
+        of_task["  difficult"] = sum(
+            int(one.truth.difficult.sum()) for one in data.records if one.truth.difficult is not None
+        )
+    if data.points is not None:
+        seen = [one.instances.visibility for one in data.records if one.instances.visibility is not None]
+        of_task["  with key points"] = sum(int((one > 0).any(1).sum()) for one in seen)
     return {
         "images": len(data),
         "  without objects": sum(not len(one.truth.boxes) for one in data.records),
         "  left out": effects[Effect.IMAGE_LEFT_OUT],
         "objects": sum(len(one.instances) for one in data.records),
         "  crowd or ignored": sum(int(one.truth.crowd.sum()) for one in data.records),
+        **of_task,
         "  left out of these images": effects[Effect.OBJECT_LEFT_OUT],
         "classes": len(data.class_names),
         "  without objects here": int((_per_class(data) == 0).sum()),

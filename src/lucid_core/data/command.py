@@ -14,6 +14,7 @@ from lucid_core.arguments import Parser
 from lucid_core.data.check import check
 from lucid_core.data.layout import Layout, Split
 from lucid_core.data.scan import PictureScan, show_progress
+from lucid_core.data.types import Task
 
 __all__ = ["main"]
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 def _check(options: argparse.Namespace) -> int:
     places = {split: (getattr(options, f"{split}_images"), getattr(options, f"{split}_annotations")) for split in _OWN}
     scan = PictureScan(options.workers, options.decode, show_progress)
-    result = check(options.root, options.split, options.layout, places, scan)
+    result = check(options.root, options.split, options.layout, places, scan, options.task)
     text = json.dumps(result.as_json(), indent=2) if options.json else result.text(options.limit)
     try:
         print(text, flush=True)
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser(
         "check",
         help="say what a data set holds and what is wrong with it",
-        description="Say what a COCO or YOLO data set holds and what is wrong with it. The verdicts are those of "
+        description="Say what a COCO, YOLO or DOTA data set holds and what is wrong with it. The verdicts are those of "
         "training: it reads data with the same code.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -81,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(Split),
         default=[],
         help="check this split only; may be repeated (default: train, val, and test where there is one)",
+    )
+    one.add_argument(
+        "--task", choices=get_args(Task), default="detect", help="judge labels by what it needs (default: detect)"
     )
     for split in _OWN:
         one.add_argument(f"--{split}_images", metavar="DIR", help=f"as --data.{split}_images of lucid fit")

@@ -205,7 +205,8 @@ def refit(points: NDArray[Precision], theta: float) -> Float32:
     """Return the smallest oriented box ``(5,)`` in direction ``theta`` about points ``(P, 2)``."""
     axes: Matrix = np.array([[math.cos(theta), math.sin(theta)], [-math.sin(theta), math.cos(theta)]])
     projected: Matrix = points @ axes.T
-    low, high = projected.min(0), projected.max(0)
+    low: Matrix = projected.min(0)
+    high: Matrix = projected.max(0)
     refitted: Float32 = _canonical(np.array([[*((low + high) / 2 @ axes), *(high - low), theta]], np.float32))[0]
     return refitted
 

@@ -10,7 +10,7 @@ from lucid_core.data.letterbox import letterbox_sample
 from lucid_core.data.plan import BatchPlan
 from lucid_core.data.pool import Pool
 from lucid_core.data.recent import Source
-from lucid_core.data.types import Record, Sample, SampleKey
+from lucid_core.data.types import DETECT, Record, Sample, SampleKey, Wanted
 from lucid_core.seams import seam
 from lucid_core.types import Batch
 
@@ -31,6 +31,7 @@ class TrainLoader:
         workers: Processes; 0 works in this one.
         persistent: Workers live on between epochs.
         pin_memory: Deliver page-locked memory, for the transfer to a GPU.
+        wanted: Which labels a batch has.
 
     Attributes:
         batch_sampler: The plan; Lightning tells it the epoch.
@@ -45,12 +46,13 @@ class TrainLoader:
         workers: int = 0,
         persistent: bool = True,
         pin_memory: bool = False,
+        wanted: Wanted = DETECT,
     ) -> None:
         self.augmenter = augmenter
         self.batch_sampler = plan
         self.batch_size = plan.batch_size
         self._pool: Pool[SampleKey] = Pool(
-            augmenter.sample, augmenter.records, classes, workers, persistent, pin_memory
+            augmenter.sample, augmenter.records, classes, workers, persistent, pin_memory, wanted
         )
         self._delivered = (0, 0)
         self._resume: dict[str, int] | None = None
@@ -131,6 +133,7 @@ class EvaluationLoader:
         rank: This process, in ``[0, world)``.
         world: Number of processes.
         pin_memory: Deliver page-locked memory, for the transfer to a GPU.
+        wanted: Which labels a batch has.
     """
 
     def __init__(
@@ -144,6 +147,7 @@ class EvaluationLoader:
         rank: int = 0,
         world: int = 1,
         pin_memory: bool = False,
+        wanted: Wanted = DETECT,
     ) -> None:
         self.source = source
         self.records = records
@@ -151,7 +155,7 @@ class EvaluationLoader:
         self.batch_size = batch_size
         share = math.ceil(len(records) / world)
         self.indices = [min(rank * share + place, len(records) - 1) for place in range(share)]
-        self._pool: Pool[int] = Pool(self._sample, records, classes, workers, pin_memory=pin_memory)
+        self._pool: Pool[int] = Pool(self._sample, records, classes, workers, pin_memory=pin_memory, wanted=wanted)
 
     def __len__(self) -> int:
         return math.ceil(len(self.indices) / self.batch_size)

@@ -11,23 +11,25 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 from lucid_core.data.augment import Augmenter, Recipe
+from lucid_core.data.collate import room_for
 from lucid_core.data.layout import Layout, Split, open_classes, open_split
 from lucid_core.data.loader import EvaluationLoader, TrainLoader
 from lucid_core.data.plan import BatchPlan, EpochPlan
+from lucid_core.data.points import PointTable
 from lucid_core.data.problems import Problem
 from lucid_core.data.records import DataSet, match_classes
 from lucid_core.data.scan import PictureScan, show_progress
+from lucid_core.data.settings import check_settings
 from lucid_core.data.shapes import write_shapes
 from lucid_core.data.source import SourceReader
-from lucid_core.data.types import DataError, NoSplit
+from lucid_core.data.telling import warn_of_problems
+from lucid_core.data.types import DataError, NoSplit, Task, Wanted
 from lucid_core.data.workers import Workers, allot
 
 __all__ = ["DataModule"]
 
 #: Where the generated data set is kept, under the working directory.
 SHAPES = Path(".lucid/shapes")
-#: Problems of each kind that are shown; the rest is written to a file.
-SHOWN = 3
 
 DEFAULT_RECIPE = Recipe()
 
@@ -35,14 +37,14 @@ Loader = TypeVar("Loader", TrainLoader, EvaluationLoader)
 
 
 class DataModule(LightningDataModule):
-    """Training and evaluation data of one COCO or YOLO folder, or of the generated set.
+    """Training and evaluation data of one COCO, YOLO or DOTA folder, or of the generated set.
 
     Every run reads the data set anew, pictures included: those that cannot be decoded are left out, and a warning names
     what was left out or changed.
 
     Args:
         root: The data set's folder (or YOLO yaml file); ``shapes`` is a generated set, kept in ``.lucid/shapes``.
-        layout: ``coco``, ``yolo``, or ``auto`` for the one that is there.
+        layout: ``coco``, ``yolo``, ``dota``, or ``auto`` for the one that is there.
         image_size: Side of the square network input in pixels, a multiple of 32.
         batch_size: Images per batch and process.
         workers: Processes that load training images; ``auto`` takes the smaller of batch size and processors. Counts
@@ -56,6 +58,7 @@ class DataModule(LightningDataModule):
         train_annotations: COCO json of the training images, absolute or under ``root``.
         val_images: Folder of the validation images, absolute or under ``root``; goes with the next.
         val_annotations: COCO json of the validation images, absolute or under ``root``.
+        task: What is learnt, and so which labels are read, judged and delivered.
 
     Raises:
         ValueError: A setting is out of range.
@@ -76,20 +79,11 @@ class DataModule(LightningDataModule):
         train_annotations: str | None = None,
         val_images: str | None = None,
         val_annotations: str | None = None,
+        task: Task = "detect",
     ) -> None:
         super().__init__()
-        if image_size < 32 or image_size % 32:
-            near = max(32, round(image_size / 32) * 32)
-            raise ValueError(f"image_size is {image_size}; it must be a positive multiple of 32, such as {near}")
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed is {seed}; it must lie in [0, 2**64)")
         least = {"batch_size": (batch_size, 1), "close_mosaic": (close_mosaic, 0)}
-        least |= {
-            name: (count, 0) for name, count in (("workers", workers), ("val_workers", val_workers)) if count != "auto"
-        }
-        for name, (given, lowest) in least.items():
-            if given < lowest:
-                raise ValueError(f"{name} is {given}; it must be at least {lowest}")
+        check_settings(image_size, seed, task, **least, workers=(workers, 0), val_workers=(val_workers, 0))
         self.root = root
         self.layout: Layout = layout
         self.image_size = image_size
@@ -99,6 +93,7 @@ class DataModule(LightningDataModule):
         self.recipe = recipe
         self.close_mosaic = close_mosaic
         self.seed = seed
+        self.task: Task = task
         self._places = {"train": (train_images, train_annotations), "val": (val_images, val_annotations)}
         self._loaders: dict[str, TrainLoader | EvaluationLoader] = {}
         self._told: dict[str, tuple[Problem, ...]] = {}
@@ -106,8 +101,8 @@ class DataModule(LightningDataModule):
 
     @cached_property
     def _classes(self) -> DataSet:
-        """The class table of the training split, which is that of the run, for commands that train nothing."""
-        return open_classes(self._folder(), "train", self.layout, *self._places["train"])
+        """The tables of the training split, which are those of the run, for commands that train nothing."""
+        return open_classes(self._folder(), "train", self.layout, *self._places["train"], self.task)
 
     @cached_property
     def train_set(self) -> DataSet:
@@ -144,6 +139,16 @@ class DataModule(LightningDataModule):
     def category_ids(self) -> tuple[int, ...]:
         """Ids of the classes in result files, by label."""
         return self._classes.category_ids
+
+    @property
+    def points(self) -> PointTable | None:
+        """The key points of an object, of the task ``keypoints``."""
+        return self._classes.points
+
+    @property
+    def num_points(self) -> int:
+        """Number of key points of an object; 0 for other tasks."""
+        return 0 if self.points is None else self.points.count
 
     def prepare_data(self) -> None:
         """Write the generated data set, if it is asked for and not there."""
@@ -204,9 +209,17 @@ class DataModule(LightningDataModule):
         epochs = None if trainer is None or trainer.max_epochs in (None, -1) else trainer.max_epochs
         plan = EpochPlan(len(data), self.seed, epochs, self.close_mosaic, shuffle=not overfit)
         source = SourceReader(data.records, self.image_size)
-        augmenter = Augmenter(source, data.records, plan, self.image_size, self.recipe, self.seed)
+        pairs = () if data.points is None else data.points.pairs
+        augmenter = Augmenter(source, data.records, plan, self.image_size, self.recipe, self.seed, pairs)
         batches = BatchPlan(plan, self.batch_size, rank, world, repeat=overfit)
-        loader = TrainLoader(augmenter, batches, self.num_classes, self._allotted.train, pin_memory=self._feeds_cuda())
+        loader = TrainLoader(
+            augmenter,
+            batches,
+            self.num_classes,
+            self._allotted.train,
+            pin_memory=self._feeds_cuda(),
+            wanted=Wanted(self.task, self.num_points),
+        )
         if self._progress is not None:
             loader.resume(self._progress)
             self._progress = None
@@ -224,7 +237,7 @@ class DataModule(LightningDataModule):
         images, annotations = self._places.get(split, (None, None))
         first = getattr(rank_zero_only, "rank", 0) == 0
         scan = PictureScan(progress=show_progress if first else None)
-        return open_split(self._folder(), split, self.layout, images, annotations, scan)
+        return open_split(self._folder(), split, self.layout, images, annotations, scan, self.task)
 
     def _folder(self) -> Path:
         return write_shapes(SHAPES) if self.root == "shapes" else Path(self.root)
@@ -252,12 +265,17 @@ class DataModule(LightningDataModule):
             rank,
             world,
             self._feeds_cuda(),
+            Wanted(self.task, self.num_points),
         )
 
     @cached_property
     def _allotted(self) -> Workers:
         here = 1 if self.trainer is None else self.trainer.num_devices
-        return allot(self.workers, self.val_workers, self.batch_size, self.image_size, here)
+        read = [self.__dict__[name] for name in ("train_set", "val_set", "test_set") if name in self.__dict__]
+        masks = 0
+        if self.task == "segment":
+            masks = room_for(max((len(one.instances) for data in read for one in data.records), default=1))
+        return allot(self.workers, self.val_workers, self.batch_size, self.image_size, here, masks)
 
     def _process(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
@@ -278,13 +296,4 @@ class DataModule(LightningDataModule):
         if not data.problems or self._told.get(split) == data.problems:
             return
         self._told[split] = data.problems
-        shown, whole = data.report(SHOWN), data.report(None)
-        told = f"{self.root}, {split} split: {shown}"
-        if shown != whole and self.trainer is not None and folder is not None:
-            file = Path(folder, f"problems-{split}.txt")
-            told += f"\nAll of them are in {file}"
-            if self.trainer.is_global_zero:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                # File names may hold bytes that are no text.
-                file.write_text(f"{whole}\n", "utf-8", "backslashreplace")
-        rank_zero_warn(told)
+        warn_of_problems(data, self.root, split, self.trainer, folder)

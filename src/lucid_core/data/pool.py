@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lucid_core.data.collate import collate
-from lucid_core.data.types import DataError, Record, Sample
+from lucid_core.data.types import DETECT, DataError, Record, Sample, Wanted
 from lucid_core.data.workers import PREFETCH
 from lucid_core.types import Batch
 
@@ -29,6 +29,7 @@ class Pool(Generic[Key]):
         workers: Processes; 0 works in this one.
         persistent: Workers live on from one run to the next.
         pin_memory: Copy batches to page-locked memory, for the transfer to a GPU.
+        wanted: Which labels a batch has.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class Pool(Generic[Key]):
         workers: int,
         persistent: bool = True,
         pin_memory: bool = False,
+        wanted: Wanted = DETECT,
     ) -> None:
-        self._batches = _Batches(make, records, classes)
+        self._batches = _Batches(make, records, classes, wanted)
         self._options: dict[str, Any] = {"num_workers": workers, "pin_memory": pin_memory}
         if workers:
             self._options |= {"prefetch_factor": PREFETCH, "persistent_workers": persistent}
@@ -96,15 +98,16 @@ class _Keys(Generic[Key]):
 
 
 class _Batches(Dataset["Batch | DataError"], Generic[Key]):
-    def __init__(self, make: Callable[[Key], Sample], records: Sequence[Record], classes: int) -> None:
+    def __init__(self, make: Callable[[Key], Sample], records: Sequence[Record], classes: int, wanted: Wanted) -> None:
         self.make = make
         self.records = records
         self.classes = classes
+        self.wanted = wanted
 
     def __getitems__(self, keys: list[Key]) -> Batch | DataError:
         # A fault of the data travels as a value: raised here, it would reach the user as a worker's traceback.
         try:
-            return collate([self.make(key) for key in keys], self.records, self.classes)
+            return collate([self.make(key) for key in keys], self.records, self.classes, self.wanted)
         except DataError as error:
             return error
 

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lucid_core.data.masks import STRIDE
+
 __all__ = ["PREFETCH", "Workers", "allot", "free_shared_memory"]
 
 #: Batches that each worker prepares ahead.
@@ -37,6 +39,7 @@ def allot(
     batch_size: int,
     size: int,
     processes: int = 1,
+    masks: int = 0,
 ) -> Workers:
     """Choose the worker counts of one training process.
 
@@ -50,6 +53,7 @@ def allot(
         batch_size: Images per batch.
         size: Side of an image, pixels.
         processes: Training processes on this machine, which share its processors and memory.
+        masks: Room for masks of an image, as many as there are objects.
 
     Returns:
         Counts within the budget; 0 loads in the training process. Counts asked for by name are lowered with a warning.
@@ -59,7 +63,7 @@ def allot(
     val = min(train, 4) if val_workers == "auto" else val_workers
     room, limit = PER_PROCESSOR * share, f"would be more than {PER_PROCESSOR} per processor"
     free = free_shared_memory()
-    ahead = PREFETCH * batch_size * 3 * size * size
+    ahead = PREFETCH * batch_size * (3 * size * size + masks * (size // STRIDE) ** 2)
     if free is not None and free // 2 // processes // ahead < room:
         room = free // 2 // processes // ahead
         limit = (
