@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins import Precision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -409,6 +410,44 @@ def test_an_update_that_is_not_musgds_own_stays_native() -> None:
     replay = Parts(strict=True)
     assert compare(Net, batches, replay, **CLIPPED) is None
     assert len(replay.replays()) == 1
+
+
+class OwnClipping(Precision):
+    """Clips to half of what it is told."""
+
+    def clip_grad_by_norm(self, optimizer: Any, clip_val: Any) -> None:
+        super().clip_grad_by_norm(optimizer, clip_val / 2)
+
+
+def test_clipping_that_is_not_lightnings_stays_native() -> None:
+    replay = Parts(strict=True)
+    assert compare(Averaged, batches, replay, plugins=lambda: [OwnClipping()], **CLIPPED) is None
+    assert len(replay.replays()) == 2
+
+
+def test_clipping_that_is_exchanged_in_the_middle_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    native, calls = torch.nn.utils.clip_grad_norm_, []
+
+    def clip(parameters: Any, limit: float, *args: Any, **kwargs: Any) -> Tensor:
+        calls.append(limit)
+        return native(parameters, limit / 2, *args, **kwargs)
+
+    def exchange(_: Any) -> None:
+        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+
+    replay = Parts(strict=True)
+    change = lambda: [*at(0, do=lambda _: monkeypatch.undo())(), *at(12, do=exchange)()]  # noqa: E731
+    assert compare(Averaged, even_batches, replay, callbacks=change, **CLIPPED) is None
+    assert len(calls) == 2 * 4
+
+
+def test_an_average_of_another_kind_stays_native() -> None:
+    class Mean(Muon):
+        average = 0.5
+
+    replay = Parts(strict=True)
+    assert compare(Mean, batches, replay) is None
+    assert len(replay.replays()) == 2
 
 
 # What comes in the middle

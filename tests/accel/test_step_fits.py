@@ -346,9 +346,8 @@ class Branching(Muon):
         return self.other(found) * self.gain
 
 
-def two_sizes() -> Any:
+def two_sizes(sizes: tuple[int, ...] = (8, 12, 12) * 5) -> Any:
     random = torch.Generator().manual_seed(3)
-    sizes = (8, 12, 12) * 5
     return [
         (torch.rand(4, 3, side, side, generator=random), torch.randint(0, 3, (4,), generator=random)) for side in sizes
     ]
@@ -365,11 +364,15 @@ def test_a_setting_that_only_a_later_signature_reads_is_watched() -> None:
     def change(module: Any) -> None:
         module.gain = 0.9
 
+    def small_then_large() -> Any:
+        return two_sizes((8,) * 6 + (12,) * 14)
+
     replay = StepReplay()
     with warned() as texts:
-        assert compare(Branching, two_sizes, replay, callbacks=at(50, do=change), max_epochs=4) is None
+        assert compare(Branching, small_then_large, replay, callbacks=at(32, do=change), max_epochs=2) is None
     assert len(texts) == 1
     assert "the attribute gain changed" in texts[0]
+    assert replay.tally.proofs == 2 + 1
 
 
 # Who touches gradients
