@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lucid_core.data.coco_points import point_count, read_points
 from lucid_core.data.coco_values import (
     Row,
     as_id,
+    as_tile,
     clamp_box,
     load_json,
     matching_id,
@@ -199,9 +201,10 @@ class _Reader:
         self._seen.setdefault(path, image_id)
 
         objects: list[CocoObject] = []
+        tile = as_tile(image)
         for annotation, row in rows:
             try:
-                objects.append(self._objects.read(annotation, path.name, row, width, height))
+                objects.append(self._objects.read(annotation, path.name, row, width, height, tile is not None))
             except Fault as fault:
                 self.tell(fault.kind, f"{annotation} of {path.name}: {fault}; left out", annotation)
         if rows and not objects:
@@ -212,7 +215,7 @@ class _Reader:
         if twice:
             repeat = f"{name}, {path.name}: {twice} boxes repeat another of the same class; all are kept"
             self.tell(Kind.REPEATED_OBJECT, repeat, name)
-        return self._pack(path, image_id, width, height, objects)
+        return replace(self._pack(path, image_id, width, height, objects), tile=tile)
 
     def _pack(self, path: Path, image_id: int | str, width: int, height: int, objects: list[CocoObject]) -> Record:
         taught = [one for one in objects if not one.crowd]

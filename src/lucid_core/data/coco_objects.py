@@ -61,7 +61,7 @@ class ObjectReader:
         self._tell = tell
         self._notes: list[tuple[Kind, str]] = []
 
-    def read(self, name: str, picture: str, row: Row, width: int, height: int) -> CocoObject:
+    def read(self, name: str, picture: str, row: Row, width: int, height: int, is_tile: bool = False) -> CocoObject:
         """Read one annotation.
 
         Args:
@@ -70,6 +70,7 @@ class ObjectReader:
             row: The annotation as the json has it.
             width: Pixels of the picture.
             height: Pixels of the picture.
+            is_tile: It was cut from a larger one, so that oriented boxes across its border are no fault.
 
         Raises:
             Fault: The object cannot be used.
@@ -80,7 +81,14 @@ class ObjectReader:
             raise Fault(Kind.UNKNOWN_CLASS, f"category_id {row.get('category_id')!r} is not in categories")
         crowd = as_number(row.get("iscrowd")) == 1 or as_number(row.get("ignore")) == 1
         if self.task == "obb":
-            return self._oriented(name, picture, row, width, height, self.labels[category], crowd)
+            found = self._oriented(row, width, height, self.labels[category], crowd)
+            self._notes += [
+                (kind, f"{name} of {picture}: {note}")
+                for kind, note in (found.oriented.notes if found.oriented and not crowd else ())
+                if not (is_tile and kind is Kind.CLIPPED)
+            ]
+            self._tell_notes(name)
+            return found
         stated = self._rings(name, row.get("segmentation"))
         segment: Segment = ()
         if self.task == "segment":
@@ -126,12 +134,8 @@ class ObjectReader:
             raise Fault(Kind.NO_MASK, f"{seen}; give it one, or train the task detect")
         return rings, rings
 
-    def _oriented(
-        self, name: str, picture: str, row: Row, width: int, height: int, label: int, crowd: bool
-    ) -> CocoObject:
+    def _oriented(self, row: Row, width: int, height: int, label: int, crowd: bool) -> CocoObject:
         quad = oriented(_corners(row), width, height)
-        self._notes += [(kind, f"{name} of {picture}: {note}") for kind, note in quad.notes if not crowd]
-        self._tell_notes(name)
         hard = as_number(row.get("difficult")) > 0
         x, y = quad.quad[:, 0], quad.quad[:, 1]
         box = float(x.min()), float(y.min()), float(x.max()), float(y.max())

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lucid_core.data.types import DataError
+from lucid_core.data.types import DataError, Tile
 
 __all__ = [
     "Box",
@@ -15,6 +15,7 @@ __all__ = [
     "as_id",
     "as_number",
     "as_number_id",
+    "as_tile",
     "clamp_box",
     "load_json",
     "matching_id",
@@ -96,6 +97,17 @@ def as_number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def as_tile(image: Row) -> Tile | None:
+    """Read where an image was cut from, as ``lucid data tiles`` notes it."""
+    window = image.get("window")
+    if not isinstance(image.get("source_image"), str) or not isinstance(window, list) or len(window) != 4:
+        return None
+    x1, y1, x2, y2 = map(as_number_id, window)
+    if x1 is None or y1 is None or x2 is None or y2 is None:
+        return None
+    return Tile(image["source_image"], (x1, y1, x2, y2))
 
 
 def clamp_box(box: Box, width: int, height: int) -> Box:

@@ -1,4 +1,4 @@
-"""The command ``lucid data check``: it needs no torch."""
+"""The commands ``lucid data check`` and ``lucid data tiles``: they need no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from lucid_core.arguments import Parser
 from lucid_core.data.check import check
@@ -26,6 +26,14 @@ EPILOG = """exit status:
   4  unusable: a split cannot be read; without train or val, training would not start
 """
 
+TILES_EPILOG = """exit status:
+  0  all pictures are cut
+  1  cutting itself failed, such as on a full disk; nothing is left behind
+  2  the command line was not understood
+  3  cut, but pictures or objects of the source are left out or changed
+  4  unusable: a split cannot be read, or the folder to make is not empty
+"""
+
 
 def main(argv: Sequence[str]) -> int:
     """Run ``lucid data`` and return its exit status.
@@ -35,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _parser().parse_args(argv)
     try:
-        return _check(options)
+        return int(options.run(options))
     except KeyboardInterrupt:
         return 130
     except OSError as error:
@@ -43,6 +51,13 @@ def main(argv: Sequence[str]) -> int:
             raise
         print(f"lucid: error: {' '.join(str(error).split())} (LUCID_DEBUG=1 shows where)", file=sys.stderr)
         return 1
+
+
+def _tiles(options: argparse.Namespace) -> int:
+    # OpenCV, which the check does without.
+    from lucid_core.data.tiles_command import tiles
+
+    return tiles(options)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -64,7 +79,7 @@ _OWN = ("train", "val")
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="lucid data", description="Look after a data set.", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="check", parser_class=Parser)
+    commands = parser.add_subparsers(required=True, metavar="check|tiles", parser_class=Parser)
     one = commands.add_parser(
         "check",
         help="say what a data set holds and what is wrong with it",
@@ -74,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    one.add_argument("root", type=Path, metavar="ROOT", help="the data set's folder, or its data.yaml")
-    one.add_argument("--layout", choices=get_args(Layout), default="auto", help="default: the one that is there")
+    one.set_defaults(run=_check)
+    _add_place(one)
     one.add_argument(
         "--split",
         action="append",
@@ -95,7 +110,45 @@ def _parser() -> argparse.ArgumentParser:
         "--limit", type=_count, default=10, metavar="N", help="problems of each kind to print (default: 10)"
     )
     one.add_argument("--json", action="store_true", help="print everything found as JSON instead")
+    _add_tiles(commands)
     return parser
+
+
+def _add_tiles(commands: Any) -> None:
+    one = commands.add_parser(
+        "tiles",
+        help="cut large pictures with oriented boxes into overlapping tiles",
+        description="Cut large pictures with oriented boxes (DOTA text, YOLO or COCO) into a COCO data set of tiles. "
+        "An object of which less than 70 % is in a tile is marked difficult there. Every tile notes its "
+        "source_image and window.",
+        epilog=TILES_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    one.set_defaults(run=_tiles)
+    _add_place(one)
+    one.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    one.add_argument(
+        "--split",
+        action="append",
+        choices=get_args(Split),
+        default=[],
+        help="cut this split only; may be repeated (default: those that are there)",
+    )
+    one.add_argument("--patch", type=_count, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
+    one.add_argument("--overlap", type=int, default=200, metavar="PIXELS", help="of neighbouring tiles (default: 200)")
+    one.add_argument(
+        "--suffix", choices=(".png", ".jpg"), default=".png", help="of the tiles; .jpg is smaller and loses a little"
+    )
+    one.add_argument("--workers", type=_count, default=4, metavar="N", help="threads that cut (default: 4)")
+    one.add_argument(
+        "--limit", type=_count, default=10, metavar="N", help="problems of each kind to print (default: 10)"
+    )
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("root", type=Path, metavar="ROOT", help="the data set's folder, or its data.yaml")
+    parser.add_argument("--layout", choices=get_args(Layout), default="auto", help="default: the one that is there")
 
 
 def _count(text: str) -> int:

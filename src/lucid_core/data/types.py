@@ -22,6 +22,7 @@ __all__ = [
     "SampleKey",
     "Segment",
     "Task",
+    "Tile",
     "Truth",
     "UnreadableNow",
     "Wanted",
@@ -145,6 +146,18 @@ class Truth:
     points: NDArray[np.float64] | None = None
 
 
+class Tile(NamedTuple):
+    """Where an image was cut from, for what is found in it to be put together again.
+
+    Attributes:
+        source: The picture that it was cut from.
+        window: ``x1, y1, x2, y2`` in pixels of that picture.
+    """
+
+    source: str
+    window: tuple[int, int, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One image of a data set, with its labels; pixels stay in the file.
@@ -156,6 +169,7 @@ class Record:
         height: Pixels, upright.
         instances: Training labels in pixels of the upright original image, without crowd regions.
         truth: Evaluation labels.
+        tile: Where it was cut from, if it was.
     """
 
     image: Path
@@ -164,6 +178,7 @@ class Record:
     height: int
     instances: Instances
     truth: Truth
+    tile: Tile | None = None
 
 
 class SampleKey(NamedTuple):
