@@ -15,10 +15,10 @@ from lucid_accel.graphs.routine import Routine
 from lucid_accel.replay.step import StepReplay
 from lucid_accel.testing import Outcome, digest, first_difference, run
 from lucid_core.optim.ema import AveragedNetwork
-from tests.accel.conftest import Batches, Net, batches
+from tests.accel.conftest import Batches, batches
 from tests.accel.muon import Muon
 
-__all__ = ["Averaged", "Parts", "Trace", "compare", "even_batches", "half", "hooked", "parity"]
+__all__ = ["CLIPPED", "Averaged", "Parts", "Trace", "compare", "even_batches", "half", "hooked", "parity"]
 
 #: Clips what the tiny modules learn from.
 CLIPPED = {"gradient_clip_val": 0.1}
@@ -166,11 +166,3 @@ def half(scale: float = 2.0**16) -> list[MixedPrecision]:
 def even_batches(count: int = 8) -> Batches:
     """Batches of one size."""
     return [(images[:3], labels[:3]) for images, labels in batches(count)]
-
-
-class Cold(Net):
-    """Without statistics and randomness."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3), torch.nn.SiLU())
