@@ -162,6 +162,23 @@ def test_what_padding_and_unlabelled_points_hold_is_not_read(task: Task, filled:
     assert same(run(objective, predictions, targets), run(objective, predictions, spoilt))
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("task", TASKS)
+def test_what_anchors_predict_that_learn_nothing_costs_nothing(task: Task, bad: float) -> None:
+    """Whatever it is. Their classes alone are trained."""
+    objective, predictions, targets = objective_of(task), predictions_of(task), targets_of(task)
+    base = run(objective, predictions, targets)
+    assignments = objective.detection(predictions, targets)[1:]
+    outside = ~objective.inside(targets, predictions.anchors).any(1)
+    with torch.no_grad():
+        for branch, assignment in zip(predictions[:2], assignments, strict=True):
+            branch.distances[outside] = bad  # a box inside a target has a part in the assignment
+            for tensor in branch[2:]:
+                if tensor is not None:
+                    tensor[~assignment.foreground] = bad
+    assert same(base, run(objective, predictions, targets))
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_batch_without_objects_gives_zeros_and_no_gradient_is_absent(task: Task) -> None:
     torch.manual_seed(0)
