@@ -26,6 +26,7 @@ from lucid_core.data.problems import Kind
 from lucid_core.data.records import match_classes
 from lucid_core.data.source import SourceReader
 from lucid_core.data.types import DataError
+from lucid_core.data.yolo import read_yolo
 from lucid_core.module import Detector
 
 from .test_coco import Coco, coco  # noqa: F401 - a fixture
@@ -33,12 +34,14 @@ from .test_encodings import score
 from .test_yolo import Yolo, data  # noqa: F401 - a fixture
 
 ELSEWHERE = {
+    "A06": "data/test_oriented.py::test_yolo_rows_in_dota_text_are_told_and_alone_refused",
     "A12": "data/test_datamodule.py::test_a_second_fit_in_one_process_sees_labels_and_pictures_as_they_are_now",
     "A13": "data/test_yolo.py::test_lists_share_one_folder_without_cross_talk",
     "A15": "data/test_images.py::test_16_bit_grey_is_scaled_not_cut",
     "A18": "data/test_datamodule.py::test_a_fit_goes_on_without_the_pictures_that_cannot_be_decoded",
     "A19": "data/test_yolo.py::test_names_in_any_script_case_and_normal_form_are_paired",
     "A22": "data/test_coco.py::test_bad_polygons_leave_the_box_usable",
+    "A25": "data/test_tasks.py::test_images_are_not_mirrored_where_left_and_right_are_not_known",
     "A27": "data/test_augment.py::test_sources_are_never_written_to_nor_shared_with_samples",
     "A28": "data/test_colour.py::test_all_colours_equal_the_integer_definition",
     "E03": "evaluation/test_coco.py::test_two_objects_alike_are_two_objects",
@@ -48,8 +51,6 @@ ELSEWHERE = {
 }
 
 NOT_HERE = {
-    "A06": "oriented boxes are not read; a row of class and four corners is a polygon, and trains as its envelope",
-    "A25": "key points are read and checked, but no task learns or flips them",
     "E08": "key points are not evaluated",
     "E13": "nothing is exported",
     "E14": "nothing is exported",
@@ -81,6 +82,10 @@ def test_a02_rows_of_boxes_among_rows_of_polygons_are_boxes(data: Yolo) -> None:
     read = data.read()
     assert read.problems == () and [len(one.instances) for one in read.records] == [1, 1, 2]
     assert [[len(rings) for rings in one.instances.polygons] for one in read.records] == [[1], [1], [1, 0]]
+    # Where masks are the task, the box is no object, and the others keep their masks.
+    masks = read_yolo(data.root / "data.yaml", "train", task="segment")
+    assert kinds(masks) == [(Kind.NO_MASK, "2.txt", "line 2")]
+    assert [[len(rings) for rings in one.instances.polygons] for one in masks.records] == [[1], [1], [1]]
 
 
 def test_a04_coordinates_out_of_range_are_refused_with_file_and_value(data: Yolo) -> None:  # noqa: F811

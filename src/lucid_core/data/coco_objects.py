@@ -82,10 +82,11 @@ class ObjectReader:
         crowd = as_number(row.get("iscrowd")) == 1 or as_number(row.get("ignore")) == 1
         if self.task == "obb":
             found = self._oriented(row, width, height, self.labels[category], crowd)
+            # A stated oriented box may reach over the border where the object in it does not.
             self._notes += [
                 (kind, f"{name} of {picture}: {note}")
                 for kind, note in (found.oriented.notes if found.oriented and not crowd else ())
-                if not (is_tile and kind is Kind.CLIPPED)
+                if kind is not Kind.CLIPPED or not (is_tile or row.get("rbox"))
             ]
             self._tell_notes(name)
             return found
