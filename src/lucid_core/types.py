@@ -221,14 +221,26 @@ class Losses(NamedTuple):
 class Detections(NamedTuple):
     """Decoded boxes of a batch in a fixed layout, best first; rows that hold nothing have score 0 and anchor -1.
 
+    Masks stay factors and prototypes until one is needed: all of them would be ``D`` pictures for each picture.
+
     Attributes:
-        boxes: ``(B, D, 4)`` float32, pixels of the canvas.
+        boxes: ``(B, D, 4)`` float32, pixels of the canvas. Where there are oriented boxes, what encloses them.
         scores: ``(B, D)`` float32, in ``[0, 1]``.
         labels: ``(B, D)`` int64.
         anchors: ``(B, D)`` int64, the anchor each row was decoded from.
+        coefficients: Of the task ``segment``: ``(B, D, 32)`` float32, factors of the prototypes.
+        prototypes: Of the task ``segment``: ``(B, 32, S/4, S/4)`` float32. A mask is where their sum by a row's
+            coefficients is positive, within its box.
+        rboxes: Of the task ``obb``: ``(B, D, 5)`` float32, oriented boxes in canonical form, pixels of the canvas and
+            radians.
+        points: Of the task ``keypoints``: ``(B, D, K, 2)`` float32, ``(x, y)`` in pixels of the canvas.
     """
 
     boxes: Tensor
     scores: Tensor
     labels: Tensor
     anchors: Tensor
+    coefficients: Tensor | None = None
+    prototypes: Tensor | None = None
+    rboxes: Tensor | None = None
+    points: Tensor | None = None

@@ -8,32 +8,49 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lucid_core.evaluation.rotated import corners, envelope
 from lucid_core.network.anchors import decode
+from lucid_core.network.rotated import decode_rotated
 from lucid_core.types import Anchors, BranchOutput, Detections
 
 __all__ = ["Candidates", "candidates", "end_to_end", "ranked", "select"]
 
 
 class Candidates(NamedTuple):
-    """One labelled box per anchor.
+    """One labelled box per anchor, with what else the task predicts of it.
 
     Attributes:
-        boxes: ``(B, A, 4)`` float32, pixels of the canvas; may be inverted.
-        scores: ``(B, A)`` float32 in ``[0, 1]``; 0 where the box or the logit is not finite.
+        boxes: ``(B, A, 4)`` float32, pixels of the canvas; may be inverted. Of oriented boxes, what encloses them.
+        scores: ``(B, A)`` float32 in ``[0, 1]``; 0 where anything said of the anchor is not finite.
         labels: ``(B, A)`` int64, the best class.
+        coefficients: ``(B, A, 32)`` float32, or none.
+        rboxes: ``(B, A, 5)`` float32, pixels and radians, or none; sides may be under 0.
+        points: ``(B, A, K, 2)`` float32, pixels of the canvas, or none.
     """
 
     boxes: Tensor
     scores: Tensor
     labels: Tensor
+    coefficients: Tensor | None = None
+    rboxes: Tensor | None = None
+    points: Tensor | None = None
 
 
 def candidates(output: BranchOutput, anchors: Anchors) -> Candidates:
     """Decode one branch: each anchor gives its best class (the lowest of equal ones) and its box."""
     logits, labels = output.logits.float().max(dim=-1)
-    boxes = decode(output.distances, anchors)
+    boxes, rboxes, points = decode(output.distances, anchors), None, None
     finite = logits.isfinite() & boxes.isfinite().all(dim=-1)
-    return Candidates(boxes, torch.where(finite, logits.sigmoid(), 0.0), labels)
+    coefficients = None if output.coefficients is None else output.coefficients.float()
+    if output.angles is not None:
+        rboxes = decode_rotated(boxes, output.angles)
+        boxes = envelope(corners(rboxes))
+    if output.points is not None:
+        points = anchors.centres.unsqueeze(1) + output.points.float() * anchors.strides.unsqueeze(1)
+    for extra in (coefficients, rboxes, points):
+        if extra is not None:
+            finite = finite & extra.flatten(2).isfinite().all(dim=-1)
+    return Candidates(boxes, torch.where(finite, logits.sigmoid(), 0.0), labels, coefficients, rboxes, points)
 
 
 def ranked(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,15 +73,17 @@ def select(found: Candidates, chosen: Tensor) -> Detections:
         found: Candidates of every anchor.
         chosen: ``(B, D)`` int64 anchors, best first; -1 for a row that holds nothing.
     """
-    empty = chosen < 0
     source = chosen.clamp(min=0)
-    boxes = found.boxes.gather(1, source.unsqueeze(-1).expand(-1, -1, 4))
-    return Detections(
-        boxes=boxes.masked_fill(empty.unsqueeze(-1), 0.0),
-        scores=found.scores.gather(1, source).masked_fill(empty, 0.0),
-        labels=found.labels.gather(1, source).masked_fill(empty, 0),
-        anchors=chosen,
-    )
+
+    def take(field: Tensor) -> Tensor:
+        beyond = (1,) * (field.ndim - 2)
+        index = source.view(*source.shape, *beyond).expand(-1, -1, *field.shape[2:])
+        return field.gather(1, index).masked_fill((chosen < 0).view(*chosen.shape, *beyond), 0)
+
+    boxes, scores, labels, *extras = (None if field is None else take(field) for field in found)
+    assert boxes is not None and scores is not None and labels is not None
+    coefficients, rboxes, points = extras
+    return Detections(boxes, scores, labels, chosen, coefficients, None, rboxes, points)
 
 
 def end_to_end(output: BranchOutput, anchors: Anchors, limit: int = 300) -> Detections:

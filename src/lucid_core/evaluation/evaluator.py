@@ -21,10 +21,18 @@ Decoder = Literal["end_to_end", "nms"]
 
 
 def detect(predictions: Predictions, decoder: Decoder) -> Detections:
-    """Decode predictions: ``end_to_end`` reads the one-to-one branch, ``nms`` suppresses overlaps of the other."""
-    if decoder == "nms":
-        return with_nms(predictions.one_to_many, predictions.anchors)
-    return end_to_end(predictions.one_to_one, predictions.anchors)
+    """Decode predictions of any task.
+
+    ``end_to_end`` reads the one-to-one branch, ``nms`` suppresses overlaps of the other, exact ones where boxes are
+    oriented.
+    """
+    found = (
+        with_nms(predictions.one_to_many, predictions.anchors)
+        if decoder == "nms"
+        else end_to_end(predictions.one_to_one, predictions.anchors)
+    )
+    prototypes = predictions.prototypes
+    return found if prototypes is None else found._replace(prototypes=prototypes.float())
 
 
 class Evaluator:

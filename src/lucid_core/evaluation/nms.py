@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lucid_core.evaluation.decode import candidates, ranked, select
+from lucid_core.evaluation.rotated import corners, envelope, overlaps
 from lucid_core.types import Anchors, BranchOutput, Detections
 
-__all__ = ["suppress", "with_nms"]
+__all__ = ["Clash", "oriented_clash", "suppress", "upright_clash", "with_nms"]
+
+#: Says which of ``n`` boxes overlap which of ``m`` others by more than a share: ``(n, m)`` bool.
+Clash = Callable[[Tensor, Tensor, float], Tensor]
 
 #: Boxes compared at once. Bounds memory to ``BLOCK * max(BLOCK, limit)`` overlaps, whatever the number of candidates.
 BLOCK = 512
@@ -29,21 +35,27 @@ def with_nms(
 
     Returns:
         Exactly ``limit`` rows per image, by falling score, equal scores by rising anchor. Boxes that are not finite, or
-        without area (inverted ones), are dropped.
+        without area (inverted ones), are dropped. Oriented boxes are compared as such.
     """
     found = candidates(output, anchors)
-    usable = (found.scores >= score) & (found.scores > 0) & (found.boxes[..., 2:] > found.boxes[..., :2]).all(dim=-1)
+    if found.rboxes is None:
+        compared, clash = found.boxes, upright_clash
+        sound = (compared[..., 2:] > compared[..., :2]).all(dim=-1)
+    else:
+        compared, clash = found.rboxes, oriented_clash
+        sound = (compared[..., 2:4] > 0).all(dim=-1)
+    usable = (found.scores >= score) & (found.scores > 0) & sound
     scores, order = ranked(found.scores.masked_fill(~usable, 0.0))
     kept = []
-    for boxes, labels, ranks, count in zip(found.boxes, found.labels, order, (scores > 0).sum(dim=1), strict=True):
+    for boxes, labels, ranks, count in zip(compared, found.labels, order, (scores > 0).sum(dim=1), strict=True):
         best = ranks[:count]
-        kept.append(best[suppress(boxes[best], labels[best], iou, limit)])
+        kept.append(best[suppress(boxes[best], labels[best], iou, limit, clash)])
     # The extra row sets the padded length; it holds nothing and is left out.
     rows = pad_sequence([*kept, order.new_empty(limit)], batch_first=True, padding_value=-1)[:-1]
     return select(found, rows)
 
 
-def suppress(boxes: Tensor, labels: Tensor, iou: float, limit: int) -> Tensor:
+def suppress(boxes: Tensor, labels: Tensor, iou: float, limit: int, clash: Clash | None = None) -> Tensor:
     """Greedy class-wise suppression, exact, over any number of boxes.
 
     Works through the boxes block by block and stops once ``limit`` are kept. Within a block the greedy answer is the
@@ -52,21 +64,28 @@ def suppress(boxes: Tensor, labels: Tensor, iou: float, limit: int) -> Tensor:
     compared, not moved apart by an offset, which would round the coordinates.
 
     Args:
-        boxes: ``(n, 4)`` with positive sides, best first.
+        boxes: ``(n, 4)``, or what else ``clash`` compares, with positive sides, best first.
         labels: ``(n,)``.
         iou: Overlaps above this are suppressed.
         limit: Stop after so many.
+        clash: Says which boxes overlap too much; :func:`upright_clash` unless given.
 
     Returns:
         Positions of the kept boxes, rising, at most ``limit``.
     """
+    clash = clash or upright_clash
+
+    def rivals(first: Tensor, second: Tensor) -> Tensor:
+        same: Tensor = labels[first].unsqueeze(1) == labels[second].unsqueeze(0)
+        return clash(boxes[first], boxes[second], iou) & same
+
     kept = labels.new_empty(0)
     for block in torch.split(torch.arange(len(boxes), device=boxes.device), BLOCK):
-        block = block[~_clash(boxes, labels, kept, block, iou).any(dim=0)]
-        clash = _clash(boxes, labels, block, block, iou).triu(diagonal=1)
+        block = block[~rivals(kept, block).any(dim=0)]
+        clashes = rivals(block, block).triu(diagonal=1)
         alive = torch.ones_like(block, dtype=torch.bool)
         while True:
-            survivors = ~(clash & alive.unsqueeze(1)).any(dim=0)
+            survivors = ~(clashes & alive.unsqueeze(1)).any(dim=0)
             if torch.equal(survivors, alive):
                 break
             alive = survivors
@@ -76,10 +95,24 @@ def suppress(boxes: Tensor, labels: Tensor, iou: float, limit: int) -> Tensor:
     return kept[:limit]
 
 
-def _clash(boxes: Tensor, labels: Tensor, first: Tensor, second: Tensor, iou: float) -> Tensor:
-    """``(len(first), len(second))`` bool: same class and overlap above ``iou``."""
-    a, b = boxes[first].unsqueeze(1), boxes[second].unsqueeze(0)
-    inner = torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])
-    shared = inner.clamp(min=0).prod(dim=-1)
+def upright_clash(first: Tensor, second: Tensor, iou: float) -> Tensor:
+    """Return which of ``(n, 4)`` and ``(m, 4)`` boxes overlap by more than ``iou``, as ``(n, m)`` bool."""
+    a, b = first.unsqueeze(1), second.unsqueeze(0)
+    shared = _shared(a, b)
     union = (a[..., 2:] - a[..., :2]).prod(dim=-1) + (b[..., 2:] - b[..., :2]).prod(dim=-1) - shared
-    return (shared > iou * union) & (labels[first].unsqueeze(1) == labels[second].unsqueeze(0))
+    return shared > iou * union
+
+
+def oriented_clash(first: Tensor, second: Tensor, iou: float) -> Tensor:
+    """Return which of ``(n, 5)`` and ``(m, 5)`` oriented boxes overlap by more than ``iou``, as ``(n, m)`` bool."""
+    quads, others = corners(first), corners(second)
+    near = _shared(envelope(quads).unsqueeze(1), envelope(others).unsqueeze(0)) > 0
+    one, other = near.nonzero(as_tuple=True)
+    # Exact overlaps cost much more than those of what encloses the boxes, and few boxes meet.
+    near[one, other] = overlaps(quads[one], second[other]) > iou
+    return near
+
+
+def _shared(a: Tensor, b: Tensor) -> Tensor:
+    inner = torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])
+    return inner.clamp(min=0).prod(dim=-1)
