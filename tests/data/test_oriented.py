@@ -71,6 +71,9 @@ def test_a_box_is_the_same_from_every_corner_and_in_both_senses(start: int, step
     found = oriented(quad, WIDTH, HEIGHT)
     np.testing.assert_allclose(found.rbox, [15, 20, 20, 10, ANGLE], atol=1e-5)
     assert found.box == (4, 10, 26, 30) and found.area == 200 and found.notes == ()
+    skewed = np.array([[100, 100], [200, 130], [190, 170], [90, 140]], np.float64)
+    again = oriented(np.roll(skewed, start, 0)[::step], 640, 480)
+    np.testing.assert_allclose(again.rbox, oriented(skewed, 640, 480).rbox, atol=1e-4)
 
 
 @settings(max_examples=80, deadline=None)

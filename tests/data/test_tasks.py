@@ -42,9 +42,8 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def module(root: Path, task: Task, **settings: Any) -> DataModule:
-    return DataModule(
-        str(root), task=task, image_size=SIZE, batch_size=4, **{"workers": 0, "val_workers": 0, **settings}
-    )
+    settings = {"workers": 0, "val_workers": 0, **settings}
+    return DataModule(str(root), task=task, image_size=SIZE, batch_size=4, **settings)
 
 
 def batches(loader: Any) -> list[Batch]:
@@ -82,12 +81,8 @@ def test_every_batch_of_a_task_has_its_structure_and_padding_is_zero(shapes: Pat
     for batch in [*batches(data.train_dataloader()), *batches(data.val_dataloader())]:
         targets, room = batch.targets._asdict(), batch.targets.boxes.shape[1]
         assert room & (room - 1) == 0
-        assert {name for name, tensor in targets.items() if tensor is not None} == {
-            "boxes",
-            "labels",
-            "valid",
-            *OWN[task],
-        }
+        there = {name for name, tensor in targets.items() if tensor is not None}
+        assert there == {"boxes", "labels", "valid", *OWN[task]}
         count = len(batch.images)
         shapes_of = {
             "masks": ((count, room, SIZE // 4, SIZE // 4), torch.bool),
@@ -126,14 +121,16 @@ def test_masks_lie_in_their_boxes_and_cover_the_objects(shapes: Path) -> None:
 
 
 def test_boxes_are_the_envelopes_of_oriented_boxes_that_lie_whole_within(shapes: Path) -> None:
-    for batch in batches(module(shapes, "obb").train_dataloader()):
+    looked = 0
+    for batch in batches(module(shapes, "obb", recipe=Recipe(mosaic=0, degrees=30)).train_dataloader()):
         rboxes, boxes = batch.targets.rboxes, batch.targets.boxes
         assert rboxes is not None
         quads = corners(rboxes[batch.targets.valid].numpy())
         about = np.concatenate([quads.min(1), quads.max(1)], 1)
         whole = ((about > 0) & (about < SIZE)).all(1)
         np.testing.assert_allclose(about[whole], boxes[batch.targets.valid].numpy()[whole], atol=2e-2)
-        assert whole.sum() > 3
+        looked += whole.sum()
+    assert looked > 15
 
 
 @pytest.mark.parametrize("task", ["segment", "obb", "keypoints"])
@@ -254,4 +251,5 @@ def test_room_for_masks_counts_in_the_budget_of_shared_memory(monkeypatch: pytes
     # Batches of four images of 12,288 bytes, two ahead: as much as four workers may have.
     monkeypatch.setattr("lucid_core.data.workers.free_shared_memory", lambda: 2 * 4 * 2 * 4 * 12288)
     assert allot("auto", 0, 4, 64) == Workers(4, 0)
-    assert allot("auto", 0, 4, 64, masks=48) == Workers(2, 0)
+    with pytest.warns(UserWarning, match="going on with 2"):
+        assert allot("auto", 0, 4, 64, masks=48) == Workers(2, 0)

@@ -66,6 +66,9 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
     if left and right:
         notes.append((Kind.CONCAVE, f"{seen} have one pushed in; the smallest rectangle about them is taken"))
         taken = _rectangle(quad)
+    # Of edges that are not quite parallel the longer pair gives the direction, wherever the list of corners begins.
+    lengths = np.hypot(*(np.roll(taken, -1, 0) - taken).T)
+    taken = np.roll(taken, -1, 0) if lengths[0] + lengths[2] < lengths[1] + lengths[3] else taken
     rbox = fit(taken[None])[0]
     window = (0.0, 0.0, float(width), float(height))
     outer = envelope(taken)
