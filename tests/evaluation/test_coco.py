@@ -286,7 +286,7 @@ def test_empty_rows_are_dropped() -> None:
     detections, index, frames = as_batch(data, perfect(data), [0])
     evaluation = CocoEvaluation(data)
     evaluation.update(Detections(*detections), index, frames)
-    assert len(evaluation.state().rows) == len(perfect(data)[0])
+    assert len(evaluation.state()[0].scores) == len(perfect(data)[0])
 
 
 def _truth_file(data: Scene) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lucid_core.data.layout import open_split
-from lucid_core.evaluation.coco import CocoEvaluation, EvaluationState
+from lucid_core.evaluation.coco import CocoEvaluation
+from lucid_core.evaluation.found import Found
 from lucid_core.module import Detector
 
 from .conftest import CATEGORIES, Command
@@ -114,9 +115,8 @@ def test_the_ap_is_that_of_validate(
             assert [CATEGORIES[int(label)] for label in rows[index][:, 5]] == [entry["category_id"] for entry in own]
 
         evaluation = CocoEvaluation(data)
-        counts = np.array([len(rows[index]) for index in sorted(rows)])
-        stacked = np.concatenate([rows[index] for index in sorted(rows)])
-        evaluation.merge([EvaluationState(np.array(sorted(rows)), counts, stacked)])
+        found = {i: Found(part[:, :4], part[:, 4], part[:, 5].astype(np.int64)) for i, part in rows.items()}
+        evaluation.merge([found])
         scalars = evaluation.compute().scalars()
         prefix = "val/" if decoder == "end_to_end" else "val/nms/"
         for name in ("map", "map_50", "mar_100"):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from lucid_core.evaluation.coco import CocoEvaluation, EvaluationData
+from lucid_core.evaluation.coco import CocoEvaluation
 from lucid_core.evaluation.decode import end_to_end
 from lucid_core.evaluation.engines import Engine
+from lucid_core.evaluation.found import EvaluationData
 from lucid_core.evaluation.metrics import Metrics
 from lucid_core.evaluation.nms import with_nms
 from lucid_core.evaluation.table import class_table, results_json, summary

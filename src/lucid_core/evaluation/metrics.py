@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
 
 from lucid_core.evaluation.engines import Curves
 from lucid_core.evaluation.original import Float64
 
-__all__ = ["ClassMetrics", "Metrics", "summarize"]
+__all__ = ["ClassMetrics", "Measured", "Metrics", "OrientedMetrics", "summarize", "summarize_oriented"]
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _AT_1, _AT_10, _AT_100 = range(3)
@@ -35,6 +38,25 @@ class ClassMetrics:
     ap: float
     ap_50: float
     ar: float
+
+
+class Measured(Protocol):
+    """What the metrics of every task have."""
+
+    @property
+    def images(self) -> int:
+        """Images that were evaluated."""
+
+    @property
+    def classes(self) -> tuple[ClassMetrics, ...]:
+        """One row per class of the data set, in label order."""
+
+    @property
+    def totals(self) -> tuple[float, float, float]:
+        """AP, AP at the lowest threshold, and AR: means over the classes that have objects."""
+
+    def scalars(self) -> dict[str, float]:
+        """Name the numbers for the logger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +98,44 @@ class Metrics:
     images: int
     classes: tuple[ClassMetrics, ...]
 
+    @property
+    def totals(self) -> tuple[float, float, float]:
+        """AP, AP at IoU 0.50 and AR at 100 detections."""
+        return self.map, self.map_50, self.mar_100
+
     def scalars(self) -> dict[str, float]:
         """Name the twelve numbers for the logger."""
         return {field.name: getattr(self, field.name) for field in fields(self)[:12]}
+
+
+@dataclass(frozen=True, slots=True)
+class OrientedMetrics:
+    """Four numbers over oriented boxes, each in ``[0, 1]`` and a mean over the classes that have objects; else nan.
+
+    Attributes:
+        map: AP over IoU 0.50:0.05:0.95.
+        map_50: AP at IoU 0.50.
+        map_75: AP at IoU 0.75.
+        mar: AR over IoU 0.50:0.95, of all detections.
+        images: Images that were evaluated.
+        classes: One row per class of the data set, in label order. Difficult objects are not counted.
+    """
+
+    map: float
+    map_50: float
+    map_75: float
+    mar: float
+    images: int
+    classes: tuple[ClassMetrics, ...]
+
+    @property
+    def totals(self) -> tuple[float, float, float]:
+        """AP, AP at IoU 0.50 and AR."""
+        return self.map, self.map_50, self.mar
+
+    def scalars(self) -> dict[str, float]:
+        """Name the four numbers for the logger."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[:4]}
 
 
 def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int]]) -> Metrics:
@@ -123,6 +180,33 @@ def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int
         mar_large=ar(_LARGE),
         images=images,
         classes=rows,
+    )
+
+
+def summarize_oriented(
+    precision: Float64, recall: Float64, images: int, classes: Sequence[tuple[str, int, int]]
+) -> OrientedMetrics:
+    """Average over thresholds and classes.
+
+    Args:
+        precision: ``(T, K)`` average precision at each threshold; nan for a class without objects.
+        recall: ``(T, K)``, likewise.
+        images: Images that were evaluated.
+        classes: Name, images and objects of each class, in the order of the columns.
+    """
+    rows = tuple(
+        ClassMetrics(
+            name, seen, objects, *map(float, (precision[:, k].mean(), precision[_IOU_50, k], recall[:, k].mean()))
+        )
+        for k, (name, seen, objects) in enumerate(classes)
+    )
+    known = ~np.isnan(precision[0])
+
+    def mean(values: Float64) -> float:
+        return float(values[..., known].mean()) if known.any() else math.nan
+
+    return OrientedMetrics(
+        mean(precision), mean(precision[_IOU_50]), mean(precision[_IOU_75]), mean(recall), images, rows
     )
 
 

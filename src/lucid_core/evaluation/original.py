@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lucid_core.data.letterbox import Letterbox, to_original
 
-__all__ = ["Float64", "original_boxes"]
+__all__ = ["Float64", "original_boxes", "original_rboxes"]
 
 Float64 = NDArray[np.float64]
 
@@ -27,3 +27,8 @@ def original_boxes(boxes: Float64, letterbox: Letterbox, width: int, height: int
     inside: Float64 = to_original(boxes, letterbox).clip(0.0, (width, height, width, height))
     inside[:, 2:] = np.maximum(inside[:, :2], inside[:, 2:])
     return inside
+
+
+def original_rboxes(rboxes: Float64, letterbox: Letterbox) -> Float64:
+    """Undo the letterbox of oriented boxes ``(n, 5)``; nothing is cut at the border of the image."""
+    return np.column_stack([to_original(rboxes[:, :2], letterbox), rboxes[:, 2:4] / letterbox[0], rboxes[:, 4]])

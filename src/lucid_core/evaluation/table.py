@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from itertools import zip_longest
 from typing import Any
 
 from lucid_core.evaluation.coco import CocoEvaluation
-from lucid_core.evaluation.metrics import Metrics
+from lucid_core.evaluation.metrics import Measured
 
 __all__ = ["class_table", "results_json", "summary"]
 
@@ -15,7 +16,7 @@ _FIGURES = ("images", "objects", "AP", "AP50", "AR")
 _COLUMN = 9
 
 
-def class_table(metrics: Metrics, width: int = 80) -> str:
+def class_table(metrics: Measured, width: int = 80) -> str:
     """Lay out one line per class.
 
     Args:
@@ -33,17 +34,16 @@ def class_table(metrics: Metrics, width: int = 80) -> str:
         figures = (str(row.images), str(row.objects), _figure(row.ap), _figure(row.ap_50), _figure(row.ar))
         lines.append(_line(row.name, figures, name_width))
     objects = str(sum(row.objects for row in metrics.classes))
-    figures = (str(metrics.images), objects, _figure(metrics.map), _figure(metrics.map_50), _figure(metrics.mar_100))
-    return "\n".join([*lines, _line("all", figures, name_width)])
+    totals = (str(metrics.images), objects, *map(_figure, metrics.totals))
+    return "\n".join([*lines, _line("all", totals, name_width)])
 
 
-def summary(metrics: Metrics) -> str:
-    """Lay out the twelve numbers, precision left and recall right."""
-    named = [(name, _figure(value)) for name, value in metrics.scalars().items()]
-    return "\n".join(
-        f"{left:<10} {ap:>5}    {right:<10} {ar:>5}"
-        for (left, ap), (right, ar) in zip(named[:6], named[6:], strict=True)
-    )
+def summary(metrics: Measured) -> str:
+    """Lay out the numbers, precision left and recall right."""
+    cells = [f"{name:<10} {_figure(value):>5}" for name, value in metrics.scalars().items()]
+    recall = next(place for place, cell in enumerate(cells) if cell.startswith("mar"))
+    pairs = zip_longest(cells[:recall], cells[recall:], fillvalue="")
+    return "\n".join(f"{left:<16}    {right}".rstrip() for left, right in pairs)
 
 
 def results_json(evaluation: CocoEvaluation) -> list[dict[str, Any]]:
@@ -60,12 +60,14 @@ def results_json(evaluation: CocoEvaluation) -> list[dict[str, Any]]:
     return [
         {
             "image_id": data.records[image].image_id,
-            "category_id": data.category_ids[int(label)],
+            "category_id": data.category_ids[label],
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "score": score,
         }
-        for image, rows in evaluation.detections()
-        for x1, y1, x2, y2, score, label in rows.tolist()
+        for image, found in evaluation.detections()
+        for (x1, y1, x2, y2), score, label in zip(
+            found.boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True
+        )
     ]
 
 

@@ -80,16 +80,18 @@ def validation(evaluation: CocoEvaluation, limit: int) -> NDArray[np.uint8] | No
     source = SourceReader(records, SIDE)
     tiles = []
     for index in chosen:
-        record, rows = records[index], found[index]
+        record, seen = records[index], found[index]
         image, ratio = source.source(index), SIDE / max(records[index].width, records[index].height)
         truth = [
             (int(label), bool(crowd)) for label, crowd in zip(record.truth.labels, record.truth.crowd, strict=True)
         ]
         captions = [names[label] + " (crowd)" * crowd for label, crowd in truth]
         labels = Objects(record.truth.boxes * ratio, [label for label, _ in truth], captions)
-        seen = rows[rows[:, 4] >= LOWEST_SCORE]
-        classes = [int(label) for label in seen[:, 5]]
-        scored = [f"{names[label]} {score:.2f}" for label, score in zip(classes, seen[:, 4], strict=True)]
+        count = int((seen.scores >= LOWEST_SCORE).sum())
+        classes = seen.labels[:count].tolist()
+        scored = [f"{names[label]} {score:.2f}" for label, score in zip(classes, seen.scores, strict=False)]
         tiles.append(tile(image, labels, f"labels: {record.image.name}"))
-        tiles.append(tile(image, Objects(seen[:, :4] * ratio, classes, scored), f"detected, score from {LOWEST_SCORE}"))
+        tiles.append(
+            tile(image, Objects(seen.boxes[:count] * ratio, classes, scored), f"detected, score from {LOWEST_SCORE}")
+        )
     return grid(tiles, COLUMNS)

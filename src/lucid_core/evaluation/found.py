@@ -1,0 +1,137 @@
+"""What was detected in each image of a data set, gathered batch by batch and process by process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lucid_core.data.letterbox import Letterbox
+from lucid_core.data.types import Record
+from lucid_core.evaluation.original import Float64, original_boxes, original_rboxes
+from lucid_core.types import Detections
+
+__all__ = ["Collected", "EvaluationData", "Found", "found_in", "on_host"]
+
+
+class EvaluationData(Protocol):
+    """What evaluation asks of a data set."""
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """Its images, with their ground truth."""
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Names in label order."""
+
+    @property
+    def category_ids(self) -> Sequence[int]:
+        """Ids of the annotation file in label order."""
+
+
+class Found(NamedTuple):
+    """The detections of one image, best first, in pixels of the original.
+
+    Attributes:
+        boxes: ``(n, 4)`` float64, ``x1, y1, x2, y2``, within the image.
+        scores: ``(n,)`` float64, in ``(0, 1]``.
+        labels: ``(n,)`` int64.
+        rboxes: ``(n, 5)`` float64, oriented boxes, or none; they may lead out of the image.
+    """
+
+    boxes: Float64
+    scores: Float64
+    labels: NDArray[np.int64]
+    rboxes: Float64 | None = None
+
+
+def on_host(detections: Detections) -> Detections:
+    """Bring a batch to the host, without gradient."""
+    return Detections(*(None if field is None else field.detach().cpu() for field in detections))  # type: ignore[arg-type]
+
+
+def found_in(
+    detections: Detections, image: int, rows: NDArray[np.intp], frame: Letterbox, width: int, height: int
+) -> Found:
+    """Take one image out of a batch, in its own coordinates.
+
+    Args:
+        detections: On the host.
+        image: Row of the batch.
+        rows: Which detections of the image.
+        frame: Its letterbox.
+        width: Pixels of the original.
+        height: Pixels of the original.
+    """
+    boxes, scores, labels = (
+        field[image].numpy()[rows] for field in (detections.boxes, detections.scores, detections.labels)
+    )
+    rboxes = detections.rboxes
+    return Found(
+        original_boxes(boxes.astype(np.float64), frame, width, height),
+        scores.astype(np.float64),
+        labels.astype(np.int64),
+        None if rboxes is None else original_rboxes(rboxes[image].numpy()[rows].astype(np.float64), frame),
+    )
+
+
+class Collected:
+    """Collects detections batch by batch.
+
+    An image counts once, however often a padded sampler shows it, and an image never shown does not count at all.
+
+    Args:
+        data: The data set the indices refer to.
+    """
+
+    def __init__(self, data: EvaluationData) -> None:
+        self.data = data
+        self._found: dict[int, Found] = {}
+
+    def reset(self) -> None:
+        """Forget every image."""
+        self._found.clear()
+
+    def update(self, detections: Detections, index: Tensor, letterbox: Tensor) -> None:
+        """Add a batch. Rows with score 0 hold nothing and are left out.
+
+        Args:
+            detections: ``B`` images in canvas pixels, on any device.
+            index: ``(B,)`` int64, the record of each image.
+            letterbox: ``(B, 3)`` float64, ``ratio, pad_x, pad_y`` of each image.
+        """
+        held = on_host(detections)
+        frames = letterbox.tolist()
+        for row, image in enumerate(index.tolist()):
+            if image not in self._found:
+                record = self.data.records[image]
+                rows = np.flatnonzero(held.scores[row].numpy() > 0)
+                self._found[image] = found_in(held, row, rows, frames[row], record.width, record.height)
+
+    def state(self) -> dict[int, Found]:
+        """Everything collected so far, by image, for another process to :meth:`merge`."""
+        return dict(self._found)
+
+    def merge(self, states: Iterable[Mapping[int, Found]]) -> None:
+        """Add what others collected. Of an image that several saw, the first counts."""
+        for state in states:
+            self._found = {**state, **self._found}
+
+    def gather(self) -> None:
+        """Give every process of the default group what all of them collected; nothing to do without a group."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        states: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(states, self.state())
+        self.reset()  # in rank order, own part included, so that all processes settle duplicates alike
+        self.merge(states)
+
+    def detections(self) -> Iterator[tuple[int, Found]]:
+        """Index and detections of each seen image, by rising index."""
+        for image in sorted(self._found):
+            yield image, self._found[image]
