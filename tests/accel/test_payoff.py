@@ -471,6 +471,16 @@ def test_proofs_are_told_from_recordings_among_what_was_spent() -> None:
     assert (tally.setup_seconds, tally.proof_seconds) == (8.0, 1.0)
 
 
+def test_what_was_dropped_to_be_recorded_again_is_not_held() -> None:
+    replay = body()
+    replay.recorded(100)
+    replay.recorded(20)
+    assert (replay.tally.reserved, replay.tally.held) == (120, 120)
+    replay.rearmed("because")
+    replay.recorded(40)
+    assert (replay.tally.reserved, replay.tally.held) == (160, 40)
+
+
 GIB = 2**30
 
 
@@ -914,4 +924,4 @@ def test_a_fit_without_an_end_in_sight_is_measured(tape: None, epochs: int) -> N
     trainer = trainer_for([replay := body(), stop], max_epochs=epochs)
     trainer.fit(SlowNet(), DataLoader(Stream(), batch_size=None))
     assert replay.finding is not None
-    assert (replay.finding.kept, replay.finding.steps_left) == (True, None)
+    assert (replay.finding.kept, replay.finding.pairs >= 6, replay.finding.steps_left) == (True, True, None)

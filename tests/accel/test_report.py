@@ -91,6 +91,8 @@ def test_the_screen_shows_one_report_for_all(tape: None, caplog: pytest.LogCaptu
         "1 partial_batch, 4 warmup", "4 warmup, 1 partial_batch"
     )
     assert "bytes proven equal 1x, set-up" in text
+    # Whoever takes the time is not the one that replays.
+    assert ", natively about " in text
     assert "LossReplay: 0 of 8 steps replayed" in text
     assert "it needs the seam step.objective.detection" in text
 
