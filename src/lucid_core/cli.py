@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -124,12 +125,13 @@ class LucidCLI(LightningCLI):
 
     Args:
         argv: The command, then its options.
-        model: The LightningModule class; it takes ``class_names``.
-        data: The LightningDataModule class; its instances have ``class_names``.
+        model: The LightningModule class; it takes ``class_names``, and ``task`` and ``points`` if there are tasks.
+        data: The LightningDataModule class; its instances have ``class_names``, and of tasks ``num_points``.
     """
 
     def __init__(self, argv: Sequence[str], model: type[LightningModule], data: type[LightningDataModule]) -> None:
         self.command = argv[0]
+        self._has_tasks = "task" in signature(model).parameters
         super().__init__(
             model,
             data,
@@ -158,8 +160,11 @@ class LucidCLI(LightningCLI):
         return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Let the model take its class names from the data."""
+        """Let the model take its names from the data, and the data its task from the model."""
         parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
+        if self._has_tasks:
+            parser.link_arguments("model.task", "data.task")
+            parser.link_arguments("data.num_points", "model.points", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse ``args`` without asking whether ``sys.argv`` holds the same."""
@@ -256,8 +261,8 @@ def _base_configs(options: Sequence[str]) -> list[str]:
         return []
     held = read_saved(checkpoint)
     trained_with = held.get("hyper_parameters", {}) if isinstance(held, dict) else {}
-    # The class names come from the data; what starts with an underscore is Lightning's own note.
-    model = {k: v for k, v in trained_with.items() if not k.startswith("_") and k != "class_names"}
+    # Names come from the data; what starts with an underscore is Lightning's own note.
+    model = {k: v for k, v in trained_with.items() if not k.startswith("_") and k not in ("class_names", "points")}
     base = ["--config", json.dumps({"model": model})]
     run_config = checkpoint.parent.parent / "config.yaml"
     return base if names_config or not run_config.is_file() else [*base, "--config", str(run_config)]

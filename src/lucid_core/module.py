@@ -18,14 +18,15 @@ from lucid_core.evaluation.evaluator import Decoder, Evaluator, detect
 from lucid_core.memory_fill import KeepMemoryUnfilled
 from lucid_core.network.detector import Network
 from lucid_core.network.variants import Variant
-from lucid_core.objective.objective import Gains, Objective, progressive_weight
+from lucid_core.objective.build import build_objective
+from lucid_core.objective.objective import progressive_weight
 from lucid_core.optim.build import OptimizerName, build_optimizer, warn_of_kept
 from lucid_core.optim.ema import AveragedNetwork, check_average
 from lucid_core.optim.schedule import schedule_of
 from lucid_core.prediction.load import TrainedOn, load_detector
 from lucid_core.prediction.predict import ImageDetections, Options, Picture, predict
 from lucid_core.seams import seam
-from lucid_core.types import Batch, Detections
+from lucid_core.types import Batch, Detections, Task
 from lucid_core.weights import start_from
 
 __all__ = ["Detector"]
@@ -39,6 +40,8 @@ class Detector(LightningModule):
 
     Args:
         class_names: Names of the classes, in label order. From the command line they come from the data.
+        task: What is found besides classes and boxes. From the command line the data take it from here.
+        points: Key points of an object, of the task ``keypoints``. From the command line they come from the data.
         variant: Size of the network.
         optimizer: ``musgd``, ``sgd`` or ``adamw``.
         lr: Learning rate after the warm-up.
@@ -46,9 +49,7 @@ class Detector(LightningModule):
         warmup_epochs: Epochs over which the learning rate rises linearly; 0 for none.
         momentum: Momentum, in ``[0, 1)``.
         weight_decay: Decay of matrices; vectors are never decayed.
-        box_gain: Gain of the complete-IoU term.
-        cls_gain: Gain of the classification term.
-        l1_gain: Gain of the side-distance term.
+        gains: Factors of terms of the objective that differ from the task's own, by name.
         alpha_start: Weight of the one-to-many branch in the first epoch.
         alpha_end: Weight of the one-to-many branch in the last epoch.
         ema_decay: Limit of the decay of the averaged weights, in ``[0, 1)``.
@@ -67,6 +68,8 @@ class Detector(LightningModule):
     def __init__(
         self,
         class_names: list[str],
+        task: Task = "detect",
+        points: int = 0,
         variant: Variant = "n",
         optimizer: OptimizerName = "musgd",
         lr: float = 0.01,
@@ -74,14 +77,12 @@ class Detector(LightningModule):
         warmup_epochs: float = 3.0,
         momentum: float = 0.95,
         weight_decay: float = 5e-4,
-        box_gain: float = 7.5,
-        cls_gain: float = 0.5,
-        l1_gain: float = 6.0,
+        gains: dict[str, float] = {},  # noqa: B006 - read only, and hyperparameters are saved as they stand
         alpha_start: float = 0.8,
         alpha_end: float = 0.1,
         ema_decay: float = 0.9999,
         ema_tau: float = 2000.0,
-        decoders: list[Decoder] = ["end_to_end"],  # noqa: B006 - read only, and hyperparameters are saved as they stand
+        decoders: list[Decoder] = ["end_to_end"],  # noqa: B006 - as above
         engine: Literal["faster", "pycocotools"] = "faster",
         weights: str | None = None,
     ) -> None:
@@ -94,10 +95,10 @@ class Detector(LightningModule):
                 raise ValueError(f"model.{name} is {self.hparams[name]}; it must lie in [0, {limit:g}]")
         if not decoders:
             raise ValueError("model.decoders is empty; name end_to_end, nms or both")
-        self.network = Network(variant, len(class_names))
+        self.network = Network(variant, len(class_names), task, points)
         if weights is not None:
             start_from(weights, self.network, variant, class_names)
-        self.objective = Objective(Gains(box_gain, cls_gain, l1_gain))
+        self.objective = build_objective(task, gains, points)
         self.evaluator: Evaluator | None = None
         self.trained_on = TrainedOn()
         self._average: AveragedNetwork | None = None
@@ -139,8 +140,7 @@ class Detector(LightningModule):
 
     def configure_optimizers(self) -> Any:
         h = self.hparams
-        params = self.network.parameters()
-        optimizer = build_optimizer(h["optimizer"], params, h["lr"], h["momentum"], h["weight_decay"])
+        optimizer = build_optimizer(h["optimizer"], self.parameters(), h["lr"], h["momentum"], h["weight_decay"])
         epochs = self._epochs()
         if epochs is None or (h["lrf"] >= 1 and h["warmup_epochs"] <= 0):
             return optimizer
@@ -162,7 +162,7 @@ class Detector(LightningModule):
         self.trained_on = self.trained_on.updated(getattr(self.trainer, "datamodule", None))
 
     def on_train_start(self) -> None:
-        # Also here, because Lightning leaves out on_train_epoch_start when it resumes in the middle of an epoch.
+        # Lightning leaves out on_train_epoch_start when it resumes in the middle of an epoch.
         self._write_weight()
         warn_of_kept(self.trainer.optimizers[0], self.hparams)
 

@@ -25,7 +25,7 @@ class Network(nn.Module):
         variant: Size of the network.
         num_classes: Classes, at least 1.
         task: What it finds besides classes and boxes.
-        points: Key points of an object, at least 1; read by the task ``keypoints`` alone.
+        points: Key points of an object, read by the task ``keypoints`` alone, which needs at least 1.
 
     Raises:
         ValueError: There is no such task, or ``num_classes`` or ``points`` is not positive.
@@ -37,7 +37,7 @@ class Network(nn.Module):
             raise ValueError(f"a detector needs at least one class, got num_classes={num_classes}")
         if task not in get_args(Task):
             raise ValueError(f"no task is called {task!r}; tasks are {', '.join(get_args(Task))}")
-        if points < 1:
+        if task == "keypoints" and points < 1:
             raise ValueError(f"key points need at least one point, got points={points}")
         scale = VARIANTS[variant]
         self.backbone = Backbone(scale)
