@@ -130,7 +130,8 @@ def test_a_box_across_the_border_closes_around_what_is_inside_in_its_own_directi
     assert found.box[0] == 0 and found.area == 200
     np.testing.assert_array_equal(found.quad, shifted)
     # Rounding is no fault.
-    assert oriented(np.array([[0, 0], [WIDTH + 0.05, 0], [WIDTH, 9], [0, 9]], np.float64), WIDTH, HEIGHT).notes == ()
+    rounded = np.array([[-0.02, 0], [WIDTH + 0.05, 0], [WIDTH, 9], [0, 9]], np.float64)
+    assert oriented(rounded, WIDTH, HEIGHT).notes == ()
 
 
 def test_coco_takes_the_ring_of_four_points_rather_than_the_stated_box(turned: Coco) -> None:

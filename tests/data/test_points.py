@@ -86,6 +86,7 @@ def test_coco_gives_table_points_and_truth(posed: Coco) -> None:
     ("bend", "said"),
     [
         (lambda one: one.content["categories"][1].update(keypoints=["a"]), "'cat' has 3 key points .* 'stone' has 1"),
+        (lambda one: one.content["categories"][1].update(keypoints=NAMES[::-1]), "right_eye, left_eye, nose"),
         (lambda one: one.content["categories"][0].pop("keypoints"), None),
         (lambda one: [row.pop("keypoints", 0) for row in one.content["categories"]] and one.add(1, keypoints=[1, 2, 2]),
          r"annotations have \[1, 3\]"),
