@@ -210,9 +210,7 @@ class Acceleration(Callback, ABC):
         """Note that the next batch is not all that takes time."""
         self._fit.interrupted = True
 
-    def on_validation_start(self, *args: Any, **kwargs: Any) -> None:
-        """Likewise."""
-        self._fit.interrupted = True
+    on_validation_start = on_train_epoch_end
 
     def on_save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Likewise. Nothing is added to the checkpoint."""
@@ -243,6 +241,7 @@ class Acceleration(Callback, ABC):
         cause: Exception | None = None
         try:
             if (answer := self.eligible(site)).ok:
+                self._fit.tally.without = answer.without
                 return True
             why = str(answer)
         except Exception as error:

@@ -161,7 +161,8 @@ class Inquiry(Callback):
                 known = f"{AutoAccelerate.__name__} {'arms it' if item in armed else 'leaves it out'}"
             if item in self.named:
                 known = "in this run"
-            lines.append(f"yes  {item.name}: {known}" if answer.ok else f"no   {item.name}: {answer}")
+            without = f", without {answer.without}" if answer.without else ""
+            lines.append(f"yes  {item.name}: {known}{without}" if answer.ok else f"no   {item.name}: {answer}")
         lines += [f"?    {name}: {why}" for name, why in self.unasked.items()]
         return "\n".join(lines) or "no acceleration is named or offered; `lucid-accel list` lists them"
 

@@ -106,6 +106,10 @@ def render(report: dict[str, Any]) -> str:
             f"    {equal}, set-up {row['setup_seconds']:.1f} s, memory {row['reserved_bytes'] / 2**20:.0f} MiB"
             + (f"; {row['verdict']}" if row["verdict"] else "")
         )
+        if row["beside"]:
+            lines.append("    replayed beside it: " + ", ".join(f"{name} {n}x" for name, n in row["beside"].items()))
+        if row["without"]:
+            lines.append(f"    native: {row['without']}")
         if row["payoff"] is not None and row["payoff"]["kept"]:
             lines.append(f"    {row['payoff']['why']}")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ import pytest
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 
-from lucid_accel import AccelerationError, LossReplay, NetworkReplay, UpdateReplay
+from lucid_accel import AccelerationError, LossReplay, NetworkReplay, StepReplay, UpdateReplay
 from lucid_accel.clock import FitClock
 from lucid_accel.reasons import Reason
 from lucid_accel.report import FILE, collect
@@ -239,3 +239,19 @@ def test_the_time_of_such_a_step_is_left_out() -> None:
     for _ in range(5):
         clock.step(False, setup=True)
     assert clock.steps() == (None, None)
+
+
+@pytest.mark.parametrize("module", [Net, Muon])
+def test_parts_beside_the_step_are_told_and_so_is_what_stays_native(
+    module: type[Net], tape: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (row,) = reported(tmp_path, [StepReplay(strict=True)], module(), max_epochs=3, gradient_clip_val=1.0)["accelerations"]
+    (said,) = lines(caplog)
+    if module is Muon:
+        assert row["beside"] == {"clipping": 14, "update": 14} and row["without"] == ""
+        assert "\n    replayed beside it: clipping 14x, update 14x" in said and "    native: " not in said
+    else:
+        assert row["beside"] == {"clipping": 14}
+        assert row["without"].startswith("the update, which needs MuSGD")
+        assert f"\n    native: {row['without']}" in said

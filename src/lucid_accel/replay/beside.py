@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucid_accel.graphs.listener import Listener
+from lucid_accel.acceleration import Acceleration
 from lucid_accel.reasons import Reason
 
 __all__ = ["Beside"]
@@ -12,23 +12,21 @@ class Beside:
     """Passes on what a further part does, but for its calls: a step is counted once, by its main part.
 
     Args:
-        listener: Is told.
-
-    Attributes:
-        replays: Calls that were replayed.
+        item: Is told.
+        name: Of the part, for the report.
     """
 
-    def __init__(self, listener: Listener) -> None:
-        self.replays = 0
-        self.recorded = listener.recorded
-        self.proven = listener.proven
-        self.spent = listener.spent
-        self.rearmed = listener.rearmed
-        self.retired = listener.retired
+    def __init__(self, item: Acceleration, name: str) -> None:
+        self._item, self._name = item, name
+        self.recorded = item.recorded
+        self.proven = item.proven
+        self.spent = item.spent
+        self.rearmed = item.rearmed
+        self.retired = item.retired
 
     def native(self, reason: Reason) -> None:
         """A call was native."""
 
     def replayed(self) -> None:
         """A call was replayed."""
-        self.replays += 1
+        self._item.tally.beside[self._name] += 1

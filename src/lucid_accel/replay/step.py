@@ -77,7 +77,8 @@ class StepReplay(Replay):
             and retires on the first byte that differs. ``off`` leaves that out.
         on_failure: What a failure to record does: ``retire`` warns once and goes on natively, ``raise`` stops the run.
         strict: A no, a retirement, or a fit in which nothing was replayed is an error.
-        keep: ``always`` keeps the recording to the end of the fit.
+        keep: ``auto`` retires it where it does not pay, by the times of native and replayed steps of this fit;
+            ``always`` keeps the recording to the end of the fit.
     """
 
     claims = ("step", "update", "ema")
@@ -122,7 +123,8 @@ class StepReplay(Replay):
                 ended.callback(self.drive(router, strategy, undo))
 
             add(step, take(module, "step", self.owner, strategy, step, "training_step"))
-            clip, update, follow = (Routine(engine, Beside(self), proven) for _ in range(3))
+            parts = (Beside(self, name) for name in ("clipping", "update", "average"))
+            clip, update, follow = (Routine(engine, part, proven) for part in parts)
             plugin, optimizer, average = site.trainer.precision_plugin, site.trainer.optimizers[0], _average(module)
             if own_method(plugin) is None:
                 add(clip, replace(plugin, "clip_grad_by_norm", clipping(clip, plugin, step.gradients)))
