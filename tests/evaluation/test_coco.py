@@ -18,7 +18,7 @@ from lucid_core.evaluation import engines
 from lucid_core.evaluation.coco import CocoEvaluation
 from lucid_core.evaluation.engines import Engine
 from lucid_core.evaluation.metrics import Metrics
-from lucid_core.evaluation.table import results_json
+from lucid_core.evaluation.results import results_json
 from lucid_core.types import Detections
 
 from .scenes import Scene, as_batch, noisy, perfect, random_scene, record, scene

@@ -1,17 +1,25 @@
-"""``Detections`` -> AP: box evaluation as COCO defines it, in pixels of the original images."""
+"""``Detections`` -> AP of boxes, masks and key points as COCO defines it, in pixels of the original images."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import numpy as np
+from pycocotools import mask as coco_mask
 
-from lucid_core.evaluation.engines import Curves, Engine, curves
-from lucid_core.evaluation.found import Collected, EvaluationData
-from lucid_core.evaluation.metrics import Metrics, summarize
+from lucid_core.data.types import Record
+from lucid_core.evaluation.engines import Curves, Engine, Kind, curves
+from lucid_core.evaluation.found import Collected, EvaluationData, Found
+from lucid_core.evaluation.masks import rle_of
+from lucid_core.evaluation.metrics import Metrics, PointMetrics, summarize, summarize_points
 from lucid_core.evaluation.original import Float64
+from lucid_core.objective.keypoints import oks_sigmas
 
 __all__ = ["CocoEvaluation"]
+
+Rows = list[dict[str, Any]]
+Part = TypeVar("Part")
 
 
 class CocoEvaluation(Collected):
@@ -31,57 +39,113 @@ class CocoEvaluation(Collected):
         self.engine: Engine = engine
 
     def compute(self) -> Metrics:
-        """Score the images seen so far; all nan if there is none."""
-        images = sorted(self._found)
-        names = self.data.class_names
-        found = (
-            curves(self.engine, self._dataset(self._truth(images)), self._dataset(self._results()))
-            if images
-            else Curves(np.full((10, 101, len(names), 4, 3), -1.0), np.full((10, len(names), 4, 3), -1.0))
-        )
-        truths = [self.data.records[image].truth for image in images]
-        per_image = [np.bincount(truth.labels[~truth.crowd], minlength=len(names)) for truth in truths]
-        objects = np.array(per_image, dtype=np.int64).reshape(-1, len(names))
-        classes = zip(names, (objects > 0).sum(axis=0).tolist(), objects.sum(axis=0).tolist(), strict=True)
-        return summarize(found, len(images), list(classes))
+        """Score the boxes of the images seen so far; all nan if there is none."""
+        return summarize(self._curves("bbox"), len(self._found), self._classes("bbox"))
 
-    def _dataset(self, annotations: list[dict[str, Any]]) -> dict[str, Any]:
+    def compute_masks(self) -> Metrics:
+        """Score their masks, likewise; each image by its hundred best detections.
+
+        Raises:
+            ValueError: Labels or detections have no masks.
+        """
+        return summarize(self._curves("segm"), len(self._found), self._classes("segm"))
+
+    def compute_points(self) -> PointMetrics:
+        """Score their key points, by COCO's spreads for 17 points of a person, else by one spread for all.
+
+        Raises:
+            ValueError: Labels or detections have no key points.
+        """
+        return summarize_points(self._curves("keypoints"), len(self._found), self._classes("keypoints"))
+
+    def _curves(self, kind: Kind) -> Curves:
+        if not self._found:
+            count, bins = len(self.data.class_names), (3, 1) if kind == "keypoints" else (4, 3)
+            return Curves(np.full((10, 101, count, *bins), -1.0), np.full((10, count, *bins), -1.0))
+        truth, results, points = [], [], 0
+        for image, found in self.detections():
+            record = self.data.records[image]
+            truth += [{"image_id": image, **row} for row in _truth(record, kind)]
+            results += [{"image_id": image, **row} for row in _results(record, found, kind)]
+            points = 0 if found.points is None else found.points.shape[1]
+        sigmas = oks_sigmas(points) if kind == "keypoints" else ()
+        return curves(self.engine, self._dataset(truth), self._dataset(results), kind, sigmas)
+
+    def _classes(self, kind: Kind) -> list[tuple[str, int, int]]:
+        """Name, images and objects of each class."""
+        names = self.data.class_names
+        truths = [self.data.records[image].truth for image, _ in self.detections()]
+        wanted = [~truth.crowd for truth in truths]
+        if kind == "keypoints":
+            points = [truth.points for truth in truths]
+            # An object without a labelled point is as a crowd.
+            wanted = [
+                own & (part[..., 2] > 0).any(1) for own, part in zip(wanted, points, strict=True) if part is not None
+            ]
+        per_image = [
+            np.bincount(truth.labels[own], minlength=len(names)) for own, truth in zip(wanted, truths, strict=True)
+        ]
+        objects = np.array(per_image, dtype=np.int64).reshape(-1, len(names))
+        return list(zip(names, (objects > 0).sum(axis=0).tolist(), objects.sum(axis=0).tolist(), strict=True))
+
+    def _dataset(self, annotations: Rows) -> dict[str, Any]:
         for number, annotation in enumerate(annotations, start=1):
             annotation["id"] = number
+        images = ((image, self.data.records[image]) for image in sorted(self._found))
         return {
-            "images": [{"id": image} for image in sorted(self._found)],
+            "images": [{"id": image, "width": record.width, "height": record.height} for image, record in images],
             "categories": [{"id": label, "name": name} for label, name in enumerate(self.data.class_names)],
             "annotations": annotations,
         }
 
-    def _truth(self, images: list[int]) -> list[dict[str, Any]]:
-        return [
-            {"image_id": image, "category_id": label, "bbox": box, "area": area, "iscrowd": int(crowd)}
-            for image in images
-            for truth in [self.data.records[image].truth]
-            for box, label, area, crowd in zip(
-                _sides(truth.boxes).tolist(),
-                truth.labels.tolist(),
-                truth.areas.tolist(),
-                truth.crowd.tolist(),
-                strict=True,
-            )
-        ]
 
-    def _results(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "image_id": image,
-                "category_id": label,
-                "bbox": [x, y, width, height],
-                "area": width * height,
-                "score": score,
-            }
-            for image, found in self.detections()
-            for (x, y, width, height), score, label in zip(
-                _sides(found.boxes).tolist(), found.scores.tolist(), found.labels.tolist(), strict=True
-            )
-        ]
+def _truth(record: Record, kind: Kind) -> Rows:
+    truth = record.truth
+    rows: Rows = [
+        {"category_id": label, "bbox": box, "area": area, "iscrowd": int(crowd)}
+        for box, label, area, crowd in zip(
+            _sides(truth.boxes).tolist(),
+            truth.labels.tolist(),
+            truth.areas.tolist(),
+            truth.crowd.tolist(),
+            strict=True,
+        )
+    ]
+    if kind == "segm":
+        for row, segment in zip(rows, _given(truth.segments, record, "labels", "masks"), strict=True):
+            row["segmentation"] = rle_of(segment, record.width, record.height)
+    if kind == "keypoints":
+        points = _given(truth.points, record, "labels", "key points")
+        for row, triplets in zip(rows, points, strict=True):
+            row |= {"keypoints": triplets.ravel().tolist(), "num_keypoints": int((triplets[:, 2] > 0).sum())}
+    return rows
+
+
+def _results(record: Record, found: Found, kind: Kind) -> Iterator[dict[str, Any]]:
+    # The area decides whether a wrong detection counts among small, medium or large ones.
+    scored = [
+        {"category_id": label, "score": score}
+        for label, score in zip(found.labels.tolist(), found.scores.tolist(), strict=True)
+    ]
+    if kind == "bbox":
+        for row, (x, y, width, height) in zip(scored, _sides(found.boxes).tolist(), strict=True):
+            yield {**row, "bbox": [x, y, width, height], "area": width * height}
+    elif kind == "segm":
+        masks = list(_given(found.masks, record, "detections", "masks"))
+        sizes = coco_mask.area(masks).tolist() if masks else []
+        for row, mask, area in zip(scored, masks, sizes, strict=False):
+            yield {**row, "segmentation": mask, "area": area}
+    else:
+        points = _given(found.points, record, "detections", "key points")
+        for row, pairs in zip(scored, points, strict=True):
+            triplets = np.insert(pairs, 2, 1, axis=1)
+            yield {**row, "keypoints": triplets.ravel().tolist(), "area": float(np.ptp(pairs, axis=0).prod())}
+
+
+def _given(part: Part | None, record: Record, whose: str, what: str) -> Part:
+    if part is None:
+        raise ValueError(f"{record.image}: its {whose} have no {what}; model and data must be of one task")
+    return part
 
 
 def _sides(boxes: Float64) -> Float64:

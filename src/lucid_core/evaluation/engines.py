@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -13,9 +14,10 @@ import numpy as np
 
 from lucid_core.evaluation.original import Float64
 
-__all__ = ["RECALL_THRESHOLDS", "Curves", "Engine", "curves"]
+__all__ = ["RECALL_THRESHOLDS", "Curves", "Engine", "Kind", "curves"]
 
 Engine = Literal["faster", "pycocotools"]
+Kind = Literal["bbox", "segm", "keypoints"]
 
 #: The reference's own recall grid in double precision. In float32 it would lie above ``k / 100`` at 36 of 101 points,
 #: and a recall that is exactly ``k / 100`` would miss its threshold.
@@ -26,24 +28,33 @@ class Curves(NamedTuple):
     """What an engine accumulates; -1 where nothing was to be found.
 
     ``T`` IoU thresholds 0.50:0.05:0.95, ``R`` recall thresholds, ``K`` classes, areas (all, small, medium, large),
-    at most (1, 10, 100) detections per image and class.
+    at most (1, 10, 100) detections per image and class. Of key points, areas are (all, medium, large), and at most 20
+    detections count.
 
     Attributes:
-        precision: ``(T, R, K, 4, 3)``.
-        recall: ``(T, K, 4, 3)``.
+        precision: ``(T, R, K, 4, 3)``; of key points ``(T, R, K, 3, 1)``.
+        recall: ``(T, K, 4, 3)``; of key points ``(T, K, 3, 1)``.
     """
 
     precision: Float64
     recall: Float64
 
 
-def curves(engine: Engine, truth: dict[str, Any], detections: dict[str, Any]) -> Curves:
+def curves(
+    engine: Engine,
+    truth: dict[str, Any],
+    detections: dict[str, Any],
+    kind: Kind = "bbox",
+    sigmas: Sequence[float] = (),
+) -> Curves:
     """Match and accumulate.
 
     Args:
         engine: Which library.
         truth: A data set in COCO form; annotation ids start at 1, since both libraries take 0 for "not matched".
         detections: The same images and categories, with scored annotations. May have none. Both are modified.
+        kind: What is compared: boxes, masks or key points.
+        sigmas: Spread of each key point, as a part of the root of the area.
 
     Returns:
         The curves of all images of ``truth``.
@@ -53,7 +64,11 @@ def curves(engine: Engine, truth: dict[str, Any], detections: dict[str, Any]) ->
     """
     coco, evaluator = _libraries(engine)
     with redirect_stdout(io.StringIO()):  # pycocotools prints, and cannot be told not to
-        run = evaluator(_indexed(coco, truth), _indexed(coco, detections), "bbox")
+        run = evaluator(_indexed(coco, truth), _indexed(coco, detections), kind)
+        if kind == "keypoints":
+            run.params.kpt_oks_sigmas = np.array(sigmas)
+            # One library leaves out classes without objects here, which would move the others up.
+            run.params.catIds = sorted(category["id"] for category in truth["categories"])
         run.params.recThrs = RECALL_THRESHOLDS
         run.evaluate()
         run.accumulate()

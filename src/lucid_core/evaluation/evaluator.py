@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lucid_core.evaluation.coco import CocoEvaluation
 from lucid_core.evaluation.decode import end_to_end
 from lucid_core.evaluation.engines import Engine
-from lucid_core.evaluation.found import EvaluationData
-from lucid_core.evaluation.metrics import Metrics
+from lucid_core.evaluation.found import Collected, EvaluationData
+from lucid_core.evaluation.metrics import Measured
 from lucid_core.evaluation.nms import with_nms
-from lucid_core.evaluation.table import class_table, results_json, summary
-from lucid_core.types import Batch, Detections, Predictions
+from lucid_core.evaluation.oriented import OrientedEvaluation
+from lucid_core.evaluation.results import results_json
+from lucid_core.evaluation.table import class_table, summary
+from lucid_core.types import Batch, Detections, Predictions, Task
 
-__all__ = ["Decoder", "Evaluator", "detect"]
+__all__ = ["HEADLINES", "Decoder", "Evaluator", "detect"]
 
 Decoder = Literal["end_to_end", "nms"]
+
+#: The figure of each task that says how good a detector is.
+HEADLINES: dict[Task, str] = {"detect": "map", "segment": "segm_map", "obb": "map", "keypoints": "oks_map"}
+
+
+class _Measure(NamedTuple):
+    """One way to measure what was collected."""
+
+    prefix: str
+    subject: str
+    similarity: str
+    compute: Callable[[], Measured]
 
 
 def detect(predictions: Predictions, decoder: Decoder) -> Detections:
@@ -39,18 +53,42 @@ def detect(predictions: Predictions, decoder: Decoder) -> Detections:
 class Evaluator:
     """Collects the detections of a data set and measures them.
 
+    Figures are called ``map`` and so on, those of masks ``segm_map``, of key points ``oks_map``, and of pictures put
+    together from tiles ``merged_map``; with the name of the decoder before all but the first one's.
+
     Args:
         data: Records with their truth; their classes are those of the detector.
         decoders: What to measure; the first one gives the figures without a prefix.
         engine: Evaluator of COCO metrics.
+        task: What the detector finds.
     """
 
-    def __init__(self, data: EvaluationData, decoders: Sequence[Decoder], engine: Engine) -> None:
-        self._evaluations = {decoder: CocoEvaluation(data, engine) for decoder in decoders}
-        self._metrics: dict[Decoder, Metrics] = {}
+    def __init__(
+        self, data: EvaluationData, decoders: Sequence[Decoder], engine: Engine, task: Task = "detect"
+    ) -> None:
+        self._evaluations: dict[Decoder, Collected] = {}
+        self._measures: dict[Decoder, list[_Measure]] = {}
+        self._metrics: dict[tuple[Decoder, _Measure], Measured] = {}
+        for decoder in decoders:
+            if task == "obb":
+                oriented = OrientedEvaluation(data)
+                measures = [_Measure("", "oriented boxes", "IoU", oriented.compute)]
+                if oriented.tiled:
+                    subject = "oriented boxes in whole pictures"
+                    measures.append(_Measure("merged_", subject, "IoU", oriented.compute_merged))
+                self._evaluations[decoder] = oriented
+            else:
+                coco = CocoEvaluation(data, engine)
+                measures = [_Measure("", "boxes", "IoU", coco.compute)]
+                if task == "segment":
+                    measures.append(_Measure("segm_", "masks", "IoU", coco.compute_masks))
+                if task == "keypoints":
+                    measures.append(_Measure("oks_", "key points", "OKS", coco.compute_points))
+                self._evaluations[decoder] = coco
+            self._measures[decoder] = measures
 
     @property
-    def first(self) -> CocoEvaluation:
+    def first(self) -> Collected:
         """What the first decoder detected."""
         return next(iter(self._evaluations.values()))
 
@@ -60,21 +98,28 @@ class Evaluator:
             evaluation.update(detect(predictions, decoder), batch.records, batch.letterbox)
 
     def compute(self) -> dict[str, float]:
-        """Gather the detections of all processes and return the COCO numbers by name."""
+        """Gather the detections of all processes and return the numbers by name."""
         figures: dict[str, float] = {}
         for place, (decoder, evaluation) in enumerate(self._evaluations.items()):
             evaluation.gather()
-            self._metrics[decoder] = evaluation.compute()
-            prefix = f"{decoder}/" if place else ""
-            figures |= {f"{prefix}{name}": value for name, value in self._metrics[decoder].scalars().items()}
+            for measure in self._measures[decoder]:
+                metrics = self._metrics[decoder, measure] = measure.compute()
+                prefix = f"{decoder}/" * bool(place) + measure.prefix
+                figures |= {f"{prefix}{name}": value for name, value in metrics.scalars().items()}
         return figures
 
     def report(self) -> str:
         """Return what was measured as tables for the terminal."""
         parts = []
-        for decoder, metrics in self._metrics.items():
-            title = f"{decoder} decoding, averaged weights; AP and AR are means over IoU 0.50 to 0.95"
+        for (decoder, measure), metrics in self._metrics.items():
+            title = (
+                f"{measure.subject}, {decoder} decoding, averaged weights; "
+                f"AP and AR are means over {measure.similarity} 0.50 to 0.95"
+            )
             parts.append(f"\n{title}\n{class_table(metrics)}\n\n{summary(metrics)}")
+            if not any(row.objects for row in metrics.classes):
+                seen = f"{metrics.images} images have no labels of {measure.subject} that count"
+                parts.append(f"\nnothing to measure: {seen}")
         return "\n".join(parts)
 
     def write_detections(self, folder: Path) -> None:

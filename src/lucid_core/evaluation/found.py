@@ -11,11 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lucid_core.data.letterbox import Letterbox
-from lucid_core.data.types import Record
-from lucid_core.evaluation.original import Float64, original_boxes, original_rboxes
+from lucid_core.data.types import Record, Rle
+from lucid_core.evaluation.masks import masks_in
+from lucid_core.evaluation.original import Float64, original_boxes, original_points, original_rboxes
 from lucid_core.types import Detections
 
 __all__ = ["Collected", "EvaluationData", "Found", "found_in", "on_host"]
+
+
+#: Masks of an image that are evaluated, at most: those of the best detections, as is usual (Mask R-CNN, 1703.06870).
+MASKS = 100
 
 
 class EvaluationData(Protocol):
@@ -41,13 +46,17 @@ class Found(NamedTuple):
         boxes: ``(n, 4)`` float64, ``x1, y1, x2, y2``, within the image.
         scores: ``(n,)`` float64, in ``(0, 1]``.
         labels: ``(n,)`` int64.
-        rboxes: ``(n, 5)`` float64, oriented boxes, or none; they may lead out of the image.
+        masks: Of the task ``segment``: of as many of the first detections as were asked for, in run lengths.
+        rboxes: Of the task ``obb``: ``(n, 5)`` float64, oriented boxes; they may lead out of the image.
+        points: Of the task ``keypoints``: ``(n, K, 2)`` float64; they may lie outside of the image.
     """
 
     boxes: Float64
     scores: Float64
     labels: NDArray[np.int64]
+    masks: tuple[Rle, ...] | None = None
     rboxes: Float64 | None = None
+    points: Float64 | None = None
 
 
 def on_host(detections: Detections) -> Detections:
@@ -56,7 +65,13 @@ def on_host(detections: Detections) -> Detections:
 
 
 def found_in(
-    detections: Detections, image: int, rows: NDArray[np.intp], frame: Letterbox, width: int, height: int
+    detections: Detections,
+    image: int,
+    rows: NDArray[np.intp],
+    frame: Letterbox,
+    width: int,
+    height: int,
+    masks: int | None = None,
 ) -> Found:
     """Take one image out of a batch, in its own coordinates.
 
@@ -67,23 +82,34 @@ def found_in(
         frame: Its letterbox.
         width: Pixels of the original.
         height: Pixels of the original.
+        masks: Detections to assemble masks of, the first ones; all unless given.
     """
-    boxes, scores, labels = (
-        field[image].numpy()[rows] for field in (detections.boxes, detections.scores, detections.labels)
-    )
-    rboxes = detections.rboxes
+
+    def take(field: Tensor) -> NDArray[np.float64]:
+        return field[image].numpy()[rows].astype(np.float64)
+
+    boxes = original_boxes(take(detections.boxes), frame, width, height)
+    assembled = None
+    if detections.coefficients is not None and detections.prototypes is not None:
+        factors = detections.coefficients[image].numpy()[rows[:masks]]
+        prototypes = detections.prototypes[image].numpy()
+        assembled = tuple(masks_in(factors, prototypes, boxes[:masks], frame, width, height))
+    rboxes, points = detections.rboxes, detections.points
     return Found(
-        original_boxes(boxes.astype(np.float64), frame, width, height),
-        scores.astype(np.float64),
-        labels.astype(np.int64),
-        None if rboxes is None else original_rboxes(rboxes[image].numpy()[rows].astype(np.float64), frame),
+        boxes,
+        take(detections.scores),
+        detections.labels[image].numpy()[rows].astype(np.int64),
+        assembled,
+        None if rboxes is None else original_rboxes(take(rboxes), frame),
+        None if points is None else original_points(take(points), frame),
     )
 
 
 class Collected:
     """Collects detections batch by batch.
 
-    An image counts once, however often a padded sampler shows it, and an image never shown does not count at all.
+    An image counts once, however often a padded sampler shows it, and an image never shown does not count at all. Masks
+    are kept of the best hundred detections of an image.
 
     Args:
         data: The data set the indices refer to.
@@ -111,7 +137,7 @@ class Collected:
             if image not in self._found:
                 record = self.data.records[image]
                 rows = np.flatnonzero(held.scores[row].numpy() > 0)
-                self._found[image] = found_in(held, row, rows, frames[row], record.width, record.height)
+                self._found[image] = found_in(held, row, rows, frames[row], record.width, record.height, MASKS)
 
     def state(self) -> dict[int, Found]:
         """Everything collected so far, by image, for another process to :meth:`merge`."""

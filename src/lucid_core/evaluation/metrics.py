@@ -12,7 +12,16 @@ import numpy as np
 from lucid_core.evaluation.engines import Curves
 from lucid_core.evaluation.original import Float64
 
-__all__ = ["ClassMetrics", "Measured", "Metrics", "OrientedMetrics", "summarize", "summarize_oriented"]
+__all__ = [
+    "ClassMetrics",
+    "Measured",
+    "Metrics",
+    "OrientedMetrics",
+    "PointMetrics",
+    "summarize",
+    "summarize_oriented",
+    "summarize_points",
+]
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _AT_1, _AT_10, _AT_100 = range(3)
@@ -109,6 +118,48 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class PointMetrics:
+    """The ten COCO numbers of key points, each in ``[0, 1]`` and a mean over the classes that have objects; else nan.
+
+    Attributes:
+        map: AP over object keypoint similarity 0.50:0.05:0.95, at most 20 detections per image and class.
+        map_50: AP at similarity 0.50.
+        map_75: AP at similarity 0.75.
+        map_medium: AP of objects with an area from 32**2 to 96**2 pixels of the original image.
+        map_large: AP of objects from 96**2.
+        mar: AR over similarity 0.50:0.95.
+        mar_50: Recall at similarity 0.50.
+        mar_75: Recall at similarity 0.75.
+        mar_medium: AR of medium objects.
+        mar_large: AR of large objects.
+        images: Images that were evaluated.
+        classes: One row per class of the data set, in label order. Objects without a labelled point are not counted.
+    """
+
+    map: float
+    map_50: float
+    map_75: float
+    map_medium: float
+    map_large: float
+    mar: float
+    mar_50: float
+    mar_75: float
+    mar_medium: float
+    mar_large: float
+    images: int
+    classes: tuple[ClassMetrics, ...]
+
+    @property
+    def totals(self) -> tuple[float, float, float]:
+        """AP, AP at similarity 0.50 and AR."""
+        return self.map, self.map_50, self.mar
+
+    def scalars(self) -> dict[str, float]:
+        """Name the ten numbers for the logger."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[:10]}
+
+
+@dataclass(frozen=True, slots=True)
 class OrientedMetrics:
     """Four numbers over oriented boxes, each in ``[0, 1]`` and a mean over the classes that have objects; else nan.
 
@@ -154,17 +205,6 @@ def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int
     def ar(area: int = _ALL, detections: int = _AT_100) -> float:
         return _mean(recall[..., area, detections])
 
-    rows = tuple(
-        ClassMetrics(
-            name,
-            seen,
-            objects,
-            ap=_mean(precision[:, :, k, _ALL, _AT_100]),
-            ap_50=_mean(precision[_IOU_50, :, k, _ALL, _AT_100]),
-            ar=_mean(recall[:, k, _ALL, _AT_100]),
-        )
-        for k, (name, seen, objects) in enumerate(classes)
-    )
     return Metrics(
         map=ap(),
         map_50=ap(iou=_IOU_50),
@@ -179,7 +219,43 @@ def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int
         mar_medium=ar(_MEDIUM),
         mar_large=ar(_LARGE),
         images=images,
-        classes=rows,
+        classes=_rows(curves, classes),
+    )
+
+
+def summarize_points(curves: Curves, images: int, classes: Sequence[tuple[str, int, int]]) -> PointMetrics:
+    """Average the curves of key points; arguments as those of :func:`summarize`."""
+    whole, medium, large = range(3)
+    precision, recall = curves
+    return PointMetrics(
+        map=_mean(precision[..., whole, :]),
+        map_50=_mean(precision[_IOU_50, ..., whole, :]),
+        map_75=_mean(precision[_IOU_75, ..., whole, :]),
+        map_medium=_mean(precision[..., medium, :]),
+        map_large=_mean(precision[..., large, :]),
+        mar=_mean(recall[..., whole, :]),
+        mar_50=_mean(recall[_IOU_50, ..., whole, :]),
+        mar_75=_mean(recall[_IOU_75, ..., whole, :]),
+        mar_medium=_mean(recall[..., medium, :]),
+        mar_large=_mean(recall[..., large, :]),
+        images=images,
+        classes=_rows(curves, classes),
+    )
+
+
+def _rows(curves: Curves, classes: Sequence[tuple[str, int, int]]) -> tuple[ClassMetrics, ...]:
+    """Rows of all areas at the highest number of detections."""
+    precision, recall = curves.precision[..., _ALL, -1], curves.recall[..., _ALL, -1]
+    return tuple(
+        ClassMetrics(
+            name,
+            seen,
+            objects,
+            ap=_mean(precision[:, :, k]),
+            ap_50=_mean(precision[_IOU_50, :, k]),
+            ar=_mean(recall[:, k]),
+        )
+        for k, (name, seen, objects) in enumerate(classes)
     )
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lucid_core.data.letterbox import Letterbox, to_original
 
-__all__ = ["Float64", "original_boxes", "original_rboxes"]
+__all__ = ["Float64", "original_boxes", "original_points", "original_rboxes"]
 
 Float64 = NDArray[np.float64]
 
@@ -32,3 +32,8 @@ def original_boxes(boxes: Float64, letterbox: Letterbox, width: int, height: int
 def original_rboxes(rboxes: Float64, letterbox: Letterbox) -> Float64:
     """Undo the letterbox of oriented boxes ``(n, 5)``; nothing is cut at the border of the image."""
     return np.column_stack([to_original(rboxes[:, :2], letterbox), rboxes[:, 2:4] / letterbox[0], rboxes[:, 4]])
+
+
+def original_points(points: Float64, letterbox: Letterbox) -> Float64:
+    """Undo the letterbox of points ``(n, K, 2)``; those outside of the image stay there."""
+    return to_original(points, letterbox)

@@ -1,16 +1,14 @@
-"""Metrics as text for the terminal, and detections as COCO results."""
+"""Metrics as text for the terminal."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 from itertools import zip_longest
-from typing import Any
 
-from lucid_core.evaluation.coco import CocoEvaluation
 from lucid_core.evaluation.metrics import Measured
 
-__all__ = ["class_table", "results_json", "summary"]
+__all__ = ["class_table", "summary"]
 
 _FIGURES = ("images", "objects", "AP", "AP50", "AR")
 _COLUMN = 9
@@ -44,31 +42,6 @@ def summary(metrics: Measured) -> str:
     recall = next(place for place, cell in enumerate(cells) if cell.startswith("mar"))
     pairs = zip_longest(cells[:recall], cells[recall:], fillvalue="")
     return "\n".join(f"{left:<16}    {right}".rstrip() for left, right in pairs)
-
-
-def results_json(evaluation: CocoEvaluation) -> list[dict[str, Any]]:
-    """List every detection in COCO's result format, ready for ``json.dump``.
-
-    Args:
-        evaluation: After its updates (and :meth:`CocoEvaluation.gather` in a distributed run).
-
-    Returns:
-        ``image_id`` and ``category_id`` as in the annotation file (the file name where the data set has no ids),
-        ``bbox`` as ``x, y, width, height`` in pixels of the original image, and ``score``.
-    """
-    data = evaluation.data
-    return [
-        {
-            "image_id": data.records[image].image_id,
-            "category_id": data.category_ids[label],
-            "bbox": [x1, y1, x2 - x1, y2 - y1],
-            "score": score,
-        }
-        for image, found in evaluation.detections()
-        for (x1, y1, x2, y2), score, label in zip(
-            found.boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True
-        )
-    ]
 
 
 def _line(name: str, figures: tuple[str, ...], name_width: int) -> str:
