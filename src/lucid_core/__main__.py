@@ -12,7 +12,7 @@ COMMANDS = {
     "fit": "train, validate after each epoch, and print the result; without arguments, train the demo",
     "validate": "measure a checkpoint on the validation images",
     "test": "measure a checkpoint on the test images",
-    "data": "check a data set: what it holds, and every fault in it",
+    "data": "check a data set: what it holds, and every fault in it; cut large pictures into tiles",
     "predict": "find objects in pictures: draw them, and write them as JSON",
     "plugins": "list the installed plugins",
 }
