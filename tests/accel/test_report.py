@@ -246,7 +246,8 @@ def test_parts_beside_the_step_are_told_and_so_is_what_stays_native(
     module: type[Net], tape: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    (row,) = reported(tmp_path, [StepReplay(strict=True)], module(), max_epochs=3, gradient_clip_val=1.0)["accelerations"]
+    report = reported(tmp_path, [StepReplay(strict=True)], module(), max_epochs=3, gradient_clip_val=1.0)
+    (row,) = report["accelerations"]
     (said,) = lines(caplog)
     if module is Muon:
         assert row["beside"] == {"clipping": 14, "update": 14} and row["without"] == ""
