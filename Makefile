@@ -1,6 +1,6 @@
 # Every target sets up what it needs, in .venv, from Python 3.11+ and make alone.
 #
-#   make demo        train and measure the demo
+#   make demo        train and measure the demo; TASK=segment, obb or keypoints for another task
 #   make test        run the tests that need no GPU; ARGS="-k name" picks some
 #   make gpu         run the tests that need an NVIDIA GPU
 #   make lint        ruff and mypy
@@ -13,6 +13,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?=
+TASK ?=
 ARGS ?=
 JOBS ?= 2
 
@@ -24,7 +25,7 @@ MAKES := pyproject.toml setup.py src/lucid_accel/pyproject.toml
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
-	$(BIN)/lucid fit $(ARGS)
+	$(BIN)/lucid fit --config demo $(if $(TASK),--config task-$(TASK)) $(ARGS)
 
 # One thread in each process: the processes have the cores.
 test: $(VENV)/ready

@@ -40,7 +40,8 @@ def test_a_task_is_trained_and_measured_again_from_its_checkpoint(
 ) -> None:
     monkeypatch.chdir(folder)
     root = f"--trainer.default_root_dir={task}"
-    assert main(["fit", f"--model.task={task}", root, *SHORT]) == 0
+    named = [] if task == "detect" else ["--config", f"task-{task}"]
+    assert main(["fit", "--config", "demo", *named, root, *SHORT]) == 0
     run = folder / task / "runs" / "version_0"
     with (run / "metrics.csv").open() as file:
         logged = set(next(csv.reader(file)))
