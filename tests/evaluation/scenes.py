@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lucid_core.data.points import PointTable
 from lucid_core.data.types import Instances, Record, Truth
 from lucid_core.types import Detections
 
@@ -17,6 +18,7 @@ class Scene:
     records: list[Record]
     class_names: list[str]
     category_ids: list[int]
+    points: PointTable | None = None
 
 
 def record(

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from lucid_core.pictures.draw import colour_of
-from lucid_core.pictures.grid import GAP, SIDE, TITLE, Objects, grid, save, tile
+from lucid_core.pictures.grid import GAP, SIDE, TITLE, grid, save, tile
+from lucid_core.pictures.objects import Objects
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (320, 320), (640, 320), (100, 1000)])

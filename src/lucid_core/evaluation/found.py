@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lucid_core.data.letterbox import Letterbox
+from lucid_core.data.points import PointTable
 from lucid_core.data.types import Record, Rle
 from lucid_core.evaluation.masks import masks_in
 from lucid_core.evaluation.original import Float64, original_boxes, original_points, original_rboxes
@@ -37,6 +38,10 @@ class EvaluationData(Protocol):
     @property
     def category_ids(self) -> Sequence[int]:
         """Ids of the annotation file in label order."""
+
+    @property
+    def points(self) -> PointTable | None:
+        """The key points of its objects, where they are the task."""
 
 
 class Found(NamedTuple):

@@ -65,7 +65,8 @@ class Pictures(Callback):
         names = pl_module.hparams.get("class_names")
         if isinstance(loader, TrainLoader) and names:
             epoch = trainer.current_epoch
-            self._draw("train_batch_0.png", training_batch, loader, epoch, names, self.tiles)
+            task, points = pl_module.hparams.get("task", "detect"), getattr(trainer.datamodule, "points", None)  # type: ignore[attr-defined]
+            self._draw("train_batch_0.png", training_batch, loader, epoch, names, self.tiles, task, points)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw curves and detections anew, except in the sanity check."""

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid_core.types import MaskTerms, PointTerms
+
 __all__ = ["PANELS", "Series", "draw_curves", "read_metrics"]
 
 #: By logged name: optimizer steps, epochs and values.
@@ -19,8 +21,11 @@ Series = dict[str, list[tuple[int, int, float]]]
 #: Titles, and patterns of the logged names in each panel.
 PANELS = {
     "loss": ("train/loss", "val/loss"),
-    "terms of the one-to-one branch": ("train/o2o_*", "val/o2o_*"),
-    "AP": ("val/map", "val/map_50", "val/*/map"),
+    "terms of the one-to-one branch, and of the task": (
+        *("train/o2o_*", "val/o2o_*"),
+        *(f"{part}/{term}" for part in ("train", "val") for term in (*MaskTerms._fields, *PointTerms._fields)),
+    ),
+    "AP": ("val/map", "val/map_50", "val/segm_map", "val/oks_map", "val/merged_map", "val/*/map"),
     "learning rate": ("lr*",),
 }
 #: Curves of fewer points show them; of more, every second or third one is drawn.
@@ -81,7 +86,7 @@ def draw_curves(series: Series) -> NDArray[np.uint8] | None:
         values = [value for name in names for _, _, value in series[name] if value > 0]
         if title not in ("AP", "learning rate") and values and max(values) > WIDE * min(values):
             axis.set_yscale("log")
-        axis.set_title(_with_best(title, series.get("val/map", [])) if title == "AP" else title)
+        axis.set_title(_with_best(title, series) if title == "AP" else title)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     canvas.draw()
@@ -103,9 +108,11 @@ def _draw_panel(axis: Any, names: list[str], series: Series) -> None:
     axis.legend(fontsize="small", loc="lower right" if "map" in names[0] else "upper right")
 
 
-def _with_best(title: str, values: list[tuple[int, int, float]]) -> str:
-    measured = [entry for entry in values if not math.isnan(entry[2])]
+def _with_best(title: str, series: Series) -> str:
+    # Masks and key points before boxes: they are the task where there are any.
+    name = next((name for name in ("val/segm_map", "val/oks_map", "val/map") if name in series), "")
+    measured = [entry for entry in series.get(name, []) if not math.isnan(entry[2])]
     if not measured:
         return title
     step, epoch, best = max(measured, key=lambda entry: entry[2])
-    return f"{title}; best val/map {best:.3f} at step {step}, epoch {epoch + 1}"
+    return f"{title}; best {name} {best:.3f} at step {step}, epoch {epoch + 1}"

@@ -52,7 +52,11 @@ def colour_of(index: int) -> Colour:
 
 
 def draw_boxes(
-    image: NDArray[np.uint8], boxes: ArrayLike, captions: Sequence[str], colours: Sequence[Colour]
+    image: NDArray[np.uint8],
+    boxes: ArrayLike,
+    captions: Sequence[str],
+    colours: Sequence[Colour],
+    quads: ArrayLike | None = None,
 ) -> NDArray[np.uint8]:
     """Draw boxes, each with a caption.
 
@@ -65,6 +69,7 @@ def draw_boxes(
         boxes: ``(N, 4)`` ``x1, y1, x2, y2`` in pixels, the most important one first. What lies outside is not drawn.
         captions: ``N`` texts; an empty one leaves its box without.
         colours: ``N`` colours.
+        quads: ``(N, 4, 2)`` corners, drawn instead of the boxes, which then only say where captions belong.
 
     Returns:
         A copy of the picture with the boxes.
@@ -75,15 +80,21 @@ def draw_boxes(
     canvas = Image.fromarray(image)
     draw = ImageDraw.Draw(canvas)
     width = max(1, round(max(canvas.size) / 300))
+    corners = np.asarray(boxes).reshape(-1, 4)
+    outlines = [None] * len(corners) if quads is None else np.asarray(quads).reshape(-1, 8).tolist()
     drawn = [
-        (area, caption, colour)
-        for box, caption, colour in zip(np.asarray(boxes).reshape(-1, 4).tolist(), captions, colours, strict=True)
+        (area, outline, caption, colour)
+        for box, outline, caption, colour in zip(corners.tolist(), outlines, captions, colours, strict=True)
         if (area := _area(box, canvas.size)) is not None
     ]
-    for area, _, colour in reversed(drawn):
-        draw.rectangle(area, outline=colour, width=width)
+    for area, outline, _, colour in reversed(drawn):
+        if outline is None:
+            draw.rectangle(area, outline=colour, width=width)
+        else:
+            # The first corner again, and the second, so that the last joint is filled as the others are.
+            draw.line([*outline, *outline[:4]], fill=colour, width=width, joint="curve")
     taken: list[_Area] = []
-    for area, caption, colour in drawn:
+    for area, _, caption, colour in drawn:
         if caption:
             taken.append(_write(draw, canvas.size, area, caption, colour, taken))
     return np.array(canvas)

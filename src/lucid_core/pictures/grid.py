@@ -6,16 +6,16 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from lucid_core.pictures.draw import colour_of, draw_boxes
+from lucid_core.pictures.draw import draw_boxes
+from lucid_core.pictures.objects import Objects, draw_objects
 
-__all__ = ["SIDE", "Objects", "grid", "save", "tile"]
+__all__ = ["SIDE", "grid", "save", "tile"]
 
 #: Side of a tile in pixels: captions can be read, and sixteen tiles fit on a screen.
 SIDE = 320
@@ -23,20 +23,6 @@ SIDE = 320
 TITLE, GAP = 20, 4
 
 WHITE = 255
-
-
-class Objects(NamedTuple):
-    """Boxes with captions, to draw on one picture.
-
-    Attributes:
-        boxes: ``(n, 4)`` ``x1, y1, x2, y2`` in pixels of the picture.
-        labels: ``n`` classes; each has its colour.
-        captions: ``n`` texts.
-    """
-
-    boxes: NDArray[np.floating]
-    labels: Sequence[int]
-    captions: Sequence[str]
 
 
 def tile(image: NDArray[np.uint8], objects: Objects, title: str) -> NDArray[np.uint8]:
@@ -55,8 +41,7 @@ def tile(image: NDArray[np.uint8], objects: Objects, title: str) -> NDArray[np.u
     columns, rows = max(1, round(width * ratio)), max(1, round(height * ratio))
     how = cv2.INTER_NEAREST if ratio > 1 else cv2.INTER_AREA
     fitted: NDArray[np.uint8] = np.asarray(cv2.resize(image, (columns, rows), interpolation=how), np.uint8)
-    colours = [colour_of(label) for label in objects.labels]
-    drawn = draw_boxes(fitted, np.asarray(objects.boxes).reshape(-1, 4) * ratio, objects.captions, colours)
+    drawn = draw_objects(fitted, objects.scaled(ratio))
     result = np.full((TITLE + SIDE, SIDE, 3), WHITE, np.uint8)
     result[TITLE : TITLE + rows, :columns] = drawn
     # The title is the caption of a box that is too small to see, and so comes in every script that captions do.

@@ -21,7 +21,7 @@ SOME_SKIPPED = 3
 NAMED = 20
 
 DESCRIPTION = """\
-Find objects in pictures with a trained detector.
+Find objects in pictures with a trained detector, of any task.
 
 CHECKPOINT is a file that `lucid fit` saved. Its averaged weights are used, as `lucid validate` uses them.
 A SOURCE is a picture, a folder or a pattern. Of a folder, every picture in it and in the folders below is
@@ -31,7 +31,8 @@ EPILOG = """\
 results, in the output folder:
   pictures/         each picture with its objects drawn, small ones enlarged
   predictions.json  the objects in COCO's result format: image_id, category_id, bbox (x, y, width, height in
-                    pixels of the upright original), score, and file_name
+                    pixels of the upright original), score, and file_name; by what the detector finds, also
+                    segmentation (masks in run lengths, or polygons of oriented boxes) and rbox, or keypoints
   images.json       the pictures and categories that these ids mean, and what was skipped; pycocotools loads
                     both with COCO("images.json").loadRes("predictions.json")
 

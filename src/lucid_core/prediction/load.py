@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
 from lucid_core.checkpoint import read_saved
+from lucid_core.data.points import PointTable
 
 if TYPE_CHECKING:
     from lucid_core.module import Detector
@@ -24,25 +26,30 @@ class TrainedOn(NamedTuple):
     Attributes:
         image_size: Side of the network's input in pixels.
         category_ids: Ids of the classes in result files, in label order; none where the data have no ids.
+        points: Of the task ``keypoints``: what the points are called, and which are joined in drawings.
     """
 
     image_size: int | None = None
     category_ids: tuple[int, ...] = ()
+    points: PointTable | None = None
 
     def updated(self, data: object) -> TrainedOn:
         """Return what a data module says, and where it says nothing, what is known."""
         size = getattr(data, "image_size", self.image_size)
-        return TrainedOn(size, tuple(getattr(data, "category_ids", self.category_ids)))
+        ids = tuple(getattr(data, "category_ids", self.category_ids))
+        return TrainedOn(size, ids, getattr(data, "points", self.points))
 
     def state_dict(self) -> dict[str, Any]:
         """Return it in plain types, for a checkpoint."""
-        return {"image_size": self.image_size, "category_ids": list(self.category_ids)}
+        points = {} if self.points is None else {"points": asdict(self.points)}
+        return {"image_size": self.image_size, "category_ids": list(self.category_ids), **points}
 
     @classmethod
     def of(cls, state: Mapping[str, Any] | None) -> TrainedOn:
         """Make it from what :meth:`state_dict` gave, or from nothing."""
         state = state or {}
-        return cls(state.get("image_size"), tuple(state.get("category_ids", ())))
+        points = None if state.get("points") is None else PointTable(**state["points"])
+        return cls(state.get("image_size"), tuple(state.get("category_ids", ())), points)
 
 
 def load_detector(kind: type[AnyDetector], path: Path, device: str | torch.device) -> AnyDetector:

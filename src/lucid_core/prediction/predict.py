@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from lucid_core.data.collate import collate
 from lucid_core.data.types import DataError
 from lucid_core.data.workers import processors
 from lucid_core.evaluation.evaluator import Decoder, detect
-from lucid_core.evaluation.original import original_boxes
+from lucid_core.evaluation.found import found_in, on_host
 from lucid_core.prediction.inputs import Input, Picture, read_ahead
 from lucid_core.prediction.results import ImageDetections
+from lucid_core.types import Detections
 
 if TYPE_CHECKING:
     from lucid_core.module import Detector
@@ -137,32 +139,51 @@ def _stream(
             if isinstance(item, DataError):
                 yield item
                 continue
-            boxes, scores, labels = next(found)
+            detections, row = next(found)
+            scores = detections.scores[row].numpy()
             kept = np.flatnonzero((scores > 0) & (scores >= np.float32(score)))[:limit]
             record = item.record
-            placed = original_boxes(boxes[kept].astype(np.float64), item.sample.letterbox, record.width, record.height)
-            arrays = placed.astype(np.float32), scores[kept], labels[kept]
-            for array in arrays:
-                array.setflags(write=False)
+            placed = found_in(detections, row, kept, item.sample.letterbox, record.width, record.height)
+            labels = placed.labels
+            labels.setflags(write=False)
             picture = pictures[index]
             path = record.image if isinstance(picture, (str, os.PathLike)) else None
-            yield ImageDetections(*arrays, names, ids, record.width, record.height, index, path)
+            yield ImageDetections(
+                _sealed(placed.boxes),
+                _sealed(placed.scores),
+                labels,
+                names,
+                ids,
+                record.width,
+                record.height,
+                index,
+                path,
+                placed.masks,
+                None if placed.rboxes is None else _sealed(placed.rboxes),
+                None if placed.points is None else _sealed(placed.points),
+                detector.trained_on.points,
+            )
         start += len(chunk)
 
 
 def _detect(
     detector: Detector, inputs: Sequence[Input], decoder: Decoder, precision: Precision
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Boxes in pixels of the canvas, scores and labels of each picture."""
+) -> Iterator[tuple[Detections, int]]:
+    """The detections of the batch, on the host, and the row of each picture."""
     samples = [replace(item.sample, index=row) for row, item in enumerate(inputs)]
     batch = collate(samples, [item.record for item in inputs], len(detector.hparams["class_names"]))
     network = detector.average.network
     with torch.inference_mode():
         batch = detector.unpack(detector.transfer_batch_to_device(batch, detector.device, 0))
         with _autocast(detector.device, precision):
-            found = detect(network(batch.images), decoder)
-    arrays = (field.cpu().numpy() for field in (found.boxes, found.scores, found.labels))
-    return zip(*arrays, strict=True)
+            found = on_host(detect(network(batch.images), decoder))
+    return ((found, row) for row in range(len(inputs)))
+
+
+def _sealed(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    narrow = values.astype(np.float32)
+    narrow.setflags(write=False)
+    return narrow
 
 
 def _autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid_core.data.geometry import corners
+from lucid_core.data.points import PointTable
+from lucid_core.data.types import Rle
 from lucid_core.prediction.inputs import Picture, pixels_of
 
 __all__ = ["ImageDetections"]
@@ -28,6 +31,12 @@ class ImageDetections:
         height: Of the picture, pixels.
         index: Place of the picture among those that were given.
         path: Its file; ``None`` where it was given as pixels.
+        masks: Of the task ``segment``: ``N`` masks in compressed run lengths, as pycocotools takes them. :meth:`mask`
+            unpacks one.
+        rboxes: Of the task ``obb``: ``(N, 5)`` float32 ``cx, cy, w, h, angle``, see :mod:`lucid_core.types`; ``boxes``
+            enclose them, as far as they are within the picture.
+        points: Of the task ``keypoints``: ``(N, K, 2)`` float32 ``x, y``, perhaps outside of the picture.
+        point_table: Of the task ``keypoints``: names of the points, and which are joined in drawings.
     """
 
     boxes: NDArray[np.float32]
@@ -39,6 +48,10 @@ class ImageDetections:
     height: int
     index: int = 0
     path: Path | None = None
+    masks: tuple[Rle, ...] | None = None
+    rboxes: NDArray[np.float32] | None = None
+    points: NDArray[np.float32] | None = None
+    point_table: PointTable | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -47,6 +60,26 @@ class ImageDetections:
     def names(self) -> list[str]:
         """The name of the class of each object."""
         return [self.class_names[label] for label in self.labels.tolist()]
+
+    @property
+    def quads(self) -> NDArray[np.float32] | None:
+        """The corners of the oriented boxes, ``(N, 4, 2)`` float32, along the long side first."""
+        return None if self.rboxes is None else corners(self.rboxes)
+
+    def mask(self, index: int) -> NDArray[np.bool_]:
+        """Return the mask of one object, ``(height, width)`` bool.
+
+        Args:
+            index: Of the object.
+
+        Raises:
+            ValueError: The detector finds no masks.
+        """
+        from lucid_core.pictures.objects import unpacked
+
+        if self.masks is None:
+            raise ValueError("these objects have no masks; a detector of the task segment finds them")
+        return next(unpacked([self.masks[index]]))
 
     def draw(self, image: Picture | None = None, scale: int = 1) -> NDArray[np.uint8]:
         """Draw the objects on their picture.
@@ -61,7 +94,7 @@ class ImageDetections:
         Raises:
             ValueError: There is no picture to draw on, or it is of another size.
         """
-        from lucid_core.pictures.draw import colour_of, draw_boxes
+        from lucid_core.pictures.objects import Objects, draw_objects, links_of, unpacked
 
         if image is None and self.path is None:
             raise ValueError("these objects were found in pixels, not in a file: give draw() the picture")
@@ -74,7 +107,9 @@ class ImageDetections:
         if scale > 1:
             pixels = pixels.repeat(scale, axis=0).repeat(scale, axis=1)
         captions = [f"{name} {score:.2f}" for name, score in zip(self.names, self.scores.tolist(), strict=True)]
-        return draw_boxes(pixels, self.boxes * scale, captions, [colour_of(label) for label in self.labels.tolist()])
+        labels, masks, links = self.labels.tolist(), unpacked(self.masks or ()), links_of(self.point_table)
+        objects = Objects(self.boxes, labels, captions, masks, self.quads, self.points, links)
+        return draw_objects(pixels, objects.scaled(scale))
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """List the objects in COCO's result format, ready for ``json.dump``.
@@ -83,15 +118,14 @@ class ImageDetections:
             image_id: Id of the picture in the annotations that they will be compared with.
 
         Returns:
-            For each object ``image_id``, ``category_id``, ``bbox`` as ``x, y, width, height``, and ``score``.
+            For each object ``image_id``, ``category_id``, ``bbox`` as ``x, y, width, height``, and ``score``; by task
+            also ``segmentation`` (run lengths, or the polygon of an oriented box), ``rbox``, ``keypoints``. See
+            :func:`lucid_core.evaluation.results.coco_rows`.
         """
-        rows = zip(self.boxes.astype(np.float64).tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
-        return [
-            {
-                "image_id": image_id,
-                "category_id": self.category_ids[label],
-                "bbox": [x1, y1, x2 - x1, y2 - y1],
-                "score": score,
-            }
-            for (x1, y1, x2, y2), score, label in rows
-        ]
+        from lucid_core.evaluation.found import Found
+        from lucid_core.evaluation.results import coco_rows
+
+        rboxes, points = (None if part is None else part.astype(np.float64) for part in (self.rboxes, self.points))
+        scores = self.scores.astype(np.float64)
+        found = Found(self.boxes.astype(np.float64), scores, self.labels, self.masks, rboxes, points)
+        return coco_rows(found, image_id, self.category_ids)
