@@ -123,6 +123,35 @@ def test_an_object_that_is_taken_leaves_the_detection_to_the_next_best() -> None
     assert metrics.map_75 == pytest.approx(51 / 101)
 
 
+def test_a_detection_that_is_right_counts_though_a_difficult_object_is_there_too() -> None:
+    assert measure([unit([BOX, BOX], [BOX], difficult=[True, False])], ["a"]).map == pytest.approx(1.0)
+
+
+def test_a_detection_takes_the_object_that_it_overlaps_most() -> None:
+    """Taking the lower one would leave the upper one to the second detection, which does not reach the lower."""
+    objects = [(50, 52, 40, 10, 0), (50, 50, 40, 10, 0)]
+    metrics = measure([unit(objects, [(50, 50, 40, 10, 0), (50, 48.5, 40, 10, 0)])], ["a"])
+    assert metrics.map_50 == pytest.approx(51 / 101)
+
+
+def test_the_higher_score_comes_first_wherever_it_stands() -> None:
+    rows = [BOX, (BOX[0], BOX[1] + 1, *BOX[2:])]
+    metrics = measure([unit([BOX], rows, scores=[0.3, 0.8])], ["a"])
+    assert metrics.map_50 == pytest.approx(1.0)
+    assert metrics.map < 0.9  # since the worse one takes the object until it overlaps too little
+
+
+def test_an_overlap_of_exactly_the_threshold_is_enough() -> None:
+    assert measure([unit([(50, 50, 40, 10, 0)], [(50, 50, 20, 10, 0)])], ["a"]).map_50 == pytest.approx(1.0)
+
+
+def test_crowd_regions_need_not_be_found() -> None:
+    shown = record([BOX, AWAY], [0, 0])
+    crowd = replace(shown, truth=replace(shown.truth, crowd=np.array([False, True])))
+    data = scene([crowd], classes=1)
+    assert evaluate(data, [row[:1] for row in perfect(data)]).compute().map == pytest.approx(1.0)
+
+
 def test_detections_match_objects_of_their_own_unit_alone() -> None:
     both = [unit([BOX], []), unit([], [BOX])]
     assert measure(both, ["a"]).map == 0.0

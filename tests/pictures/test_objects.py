@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,14 @@ def test_points_and_what_joins_them_are_drawn_where_they_are_known() -> None:
     assert not alone[20, 30:90].any() and alone[20, 20]
 
 
+def test_objects_grow_with_their_picture() -> None:
+    quads, points = np.full((1, 4, 2), 3.0), np.full((1, 2, 2), 5.0)
+    grown = Objects(np.array([[1.0, 2, 3, 4]]), [0], [""], (), quads, points).scaled(2)
+    assert grown.quads is not None and grown.points is not None
+    assert grown.boxes.tolist() == [[2, 4, 6, 8]]
+    assert (grown.quads == 6).all() and (grown.points == 10).all() and (quads == 3).all()
+
+
 def test_a_skeleton_of_the_annotation_comes_before_left_and_right() -> None:
     pairs = ((1, 2),)
     assert links_of(PointTable(3, (), pairs, ((0, 1),))) == ((0, 1),)
@@ -117,6 +126,27 @@ def test_detections_of_every_task_stand_beside_their_labels(shapes: Path, task: 
     tops = [slice(TITLE, TITLE + SIDE), slice(TITLE + SIDE + GAP + TITLE, None)]
     assert not differs[tops[0], step : 2 * step].any()  # nothing was found in the first picture
     assert differs[tops[0], 3 * step :].mean() > 0.002 and differs[tops[1], step : 2 * step].mean() > 0.002
+
+
+def test_points_without_a_label_are_not_drawn(shapes: Path) -> None:
+    data = data_of(shapes, "keypoints").val_set
+    pictures = []
+    for visibility in (2, 1, 0):
+        records = []
+        for shown in data.records:
+            assert shown.truth.points is not None
+            points = shown.truth.points.copy()
+            points[..., 2] = visibility
+            records.append(replace(shown, truth=replace(shown.truth, points=points)))
+        evaluation = CocoEvaluation(replace(data, records=tuple(records)))
+        evaluation.merge([{0: Found(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64))}])
+        pictures.append(validation(evaluation, 1))
+    bare = replace(data, records=tuple(replace(r, truth=replace(r.truth, points=None)) for r in data.records))
+    evaluation = CocoEvaluation(bare)
+    evaluation.merge([{0: Found(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64))}])
+    seen, hidden, unknown = pictures
+    assert np.array_equal(seen, hidden) and not np.array_equal(seen, unknown)
+    assert np.array_equal(unknown, validation(evaluation, 1))
 
 
 def test_labels_of_masks_are_those_of_the_picture(shapes: Path) -> None:

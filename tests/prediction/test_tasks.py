@@ -52,6 +52,7 @@ def test_results_are_typed_and_read_only(detectors: dict[Task, Detector], photog
         assert (field is not None) == (name in wanted)
         assert field is None or (field.shape == shape and field.dtype == np.float32)
     assert (found.masks is not None) == (task == "segment")
+    assert found.point_table == (TABLE if task == "keypoints" else None)
     assert all(
         field is None or not field.flags.writeable for field in (found.boxes, found.labels, found.rboxes, found.points)
     )
@@ -127,6 +128,8 @@ def test_what_is_found_is_drawn(task: Task) -> None:
     assert differs.any() and not differs[:, 70:].any()
     if task == "segment":
         assert differs[60:115, 15:55].mean() > 0.8
+    if task == "keypoints":
+        assert differs[110, 50] and differs[40, 20] and differs[75, 35]  # both points, and the middle between them
 
 
 @pytest.mark.parametrize("task", TASKS)
