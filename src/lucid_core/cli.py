@@ -207,7 +207,8 @@ class LucidCLI(LightningCLI):
             changed["logger"] = run_loggers(asked.default_root_dir) if ours else asked.logger
             given = asked.callbacks or []
             given = list(given) if isinstance(given, list) else [given]
-            changed["callbacks"] = callbacks_of(asked, given, bool(changed["logger"]))
+            task = self.config[self.command].model.get("task", "detect")
+            changed["callbacks"] = callbacks_of(asked, given, bool(changed["logger"]), task)
         return super().instantiate_trainer(**changed, **kwargs)
 
 

@@ -14,8 +14,10 @@ from lightning.pytorch.callbacks import ProgressBar as AnyProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lucid_core.evaluation.evaluator import HEADLINES
 from lucid_core.pictures.callback import Pictures
 from lucid_core.progress import ProgressBar
+from lucid_core.types import Task
 
 __all__ = ["TRAINER_DEFAULTS", "callbacks_of", "deterministic_on", "run_loggers"]
 
@@ -36,13 +38,14 @@ def run_loggers(root: str | None) -> list[Logger]:
     return [tensorboard, CSVLogger(root or ".", name="runs", version=tensorboard.version)]
 
 
-def callbacks_of(asked: Namespace, given: Sequence[Callback], logs: bool) -> list[Callback]:
+def callbacks_of(asked: Namespace, given: Sequence[Callback], logs: bool, task: Task) -> list[Callback]:
     """Return the callbacks of a run: those the user gave, then ours of the kinds that were not given.
 
     Args:
         asked: The settings of the Trainer.
         given: The user's callbacks.
         logs: The run has a logger.
+        task: What the run learns, whose AP says which checkpoint is the best one.
     """
 
     def has(kind: type[Callback]) -> bool:
@@ -57,7 +60,8 @@ def callbacks_of(asked: Namespace, given: Sequence[Callback], logs: bool) -> lis
         added.append(Pictures())
     if asked.enable_checkpointing is not False and not has(Checkpoint):
         # Also to validate and test: Lightning warns where a checkpoint's callback is missing.
-        added.append(ModelCheckpoint(monitor="val/map", mode="max", filename="best", enable_version_counter=False))
+        best = f"val/{HEADLINES[task]}"
+        added.append(ModelCheckpoint(monitor=best, mode="max", filename="best", enable_version_counter=False))
         # One of its own: save_last copies the best one, and leaves out every epoch that is not better.
         added.append(ModelCheckpoint(filename="last", save_on_train_epoch_end=True, enable_version_counter=False))
     return [*given, *added]

@@ -276,20 +276,20 @@ class Detector(LightningModule):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.average.synchronize()
         data = getattr(getattr(self.trainer, "datamodule", None), name, None)
-        self.evaluator = None if data is None else Evaluator(data, self.hparams["decoders"], self.hparams["engine"])
+        h = self.hparams
+        self.evaluator = None if data is None else Evaluator(data, h["decoders"], h["engine"], h["task"])
 
     def _evaluate(self, batch: Batch, prefix: str) -> None:
         predictions = self.average.network(batch.images)
-        scalars = self.objective(predictions, batch.targets).scalars()
-        named = {f"{prefix}/{name}": value for name, value in scalars.items()}
-        self.log_dict(named, batch_size=len(batch.images), sync_dist=True)
+        losses = self.objective(predictions, batch.targets).scalars().items()
+        self.log_dict({f"{prefix}/{k}": v for k, v in losses}, batch_size=len(batch.images), sync_dist=True)
         if self.evaluator is not None:
             self.evaluator.update(predictions, batch)
 
     def _finish_evaluation(self, prefix: str) -> None:
         if self.evaluator is not None:
-            figures = self.evaluator.compute()
-            self.log_dict({f"{prefix}/{name}": value for name, value in figures.items()}, sync_dist=True)
+            figures = {f"{prefix}/{name}": value for name, value in self.evaluator.compute().items()}
+            self.log_dict(figures, sync_dist=True)
 
     def _report(self) -> None:
         if self.evaluator is not None:

@@ -28,7 +28,7 @@ class ProgressBar(TQDMProgressBar):
     """
 
     def __init__(
-        self, figures: Sequence[str] = ("train/loss", "train/o2o_*", "val/map"), refresh_rate: int = 5
+        self, figures: Sequence[str] = ("train/loss", "train/o2o_*", "val/*map"), refresh_rate: int = 5
     ) -> None:
         super().__init__(refresh_rate=refresh_rate)
         self.figures = tuple(figures)

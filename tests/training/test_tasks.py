@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lucid_core.cli import main
+from lucid_core.evaluation.evaluator import HEADLINES
 from lucid_core.module import Detector
 from lucid_core.objective.build import build_objective
 from lucid_core.types import Task
@@ -47,6 +48,7 @@ def test_a_task_is_trained_and_measured_again_from_its_checkpoint(
         logged = set(next(csv.reader(file)))
     assert {f"train/{name}" for name in TERMS[task]} <= logged
     assert {f"val/{name}" for name in TERMS[task]} <= logged
+    assert f"val/{HEADLINES[task]}" in logged  # type: ignore[index]
     checkpoint = run / "checkpoints" / "last.ckpt"
     saved = torch.load(checkpoint, weights_only=True)
     assert saved["hyper_parameters"]["task"] == task
