@@ -21,7 +21,7 @@ class Reason(StrEnum):
     GRAD_ENABLED = "grad_enabled"  #: gradients are wanted, of work that has none
     INFERENCE = "inference"  #: inference mode
     ANOMALY = "anomaly"  #: anomaly mode, whose checks a replay would leave out
-    HOOKS = "hooks"  #: a hook inside the recorded part
+    HOOKS = "hooks"  #: a hook inside the recorded part, or somebody else who looks on, such as a profiler
     STRUCTURE = "structure"  #: modules were exchanged, or a forward was
     STORAGE = "storage"  #: a parameter or buffer was exchanged or moved
     MODE = "mode"  #: training and evaluation modes of parts changed

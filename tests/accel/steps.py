@@ -37,7 +37,8 @@ class Parts(StepReplay):
 
     def replays(self) -> list[int]:
         """How often clipping, the update and the average were replayed, as far as they are taken."""
-        return [part._listener.replays for part in self._parts if isinstance(part, Routine)]  # type: ignore[attr-defined]
+        names = [part._listener._name for part in self._parts if isinstance(part, Routine)]  # type: ignore[attr-defined]
+        return [self.tally.beside[name] for name in names]
 
 
 class Averaged(Muon):

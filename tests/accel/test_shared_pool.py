@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lucid_accel import OrthogonalizationReplay, UpdateReplay
-from lucid_accel.graphs.engine import Graph
+from lucid_accel.graphs.engine import Graph, use_engine
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.graphs.witness import tensors_in
 from tests.accel.pair import Pair, noise
+from tests.accel.steps import CLIPPED, Averaged, parity
 
 T = TypeVar("T")
 
@@ -58,3 +60,16 @@ def test_the_first_group_may_be_recorded_last(replay: type[UpdateReplay] | type[
         assert pair.steps < 40
     for _ in range(3):
         assert pair.step() == ["replay", "replay"]
+
+
+def test_the_average_may_be_updated_while_a_step_waits_for_its_backward() -> None:
+    """Lightning calls hooks there, when activations lie where a graph of the same pool might work."""
+
+    class Restless(Callback):
+        def on_before_backward(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+            module.average.write_scalars()  # type: ignore[operator, union-attr]
+            module.average.update()  # type: ignore[operator, union-attr]
+
+    with use_engine(SharedPool):
+        replay = parity(Averaged, callbacks=lambda: [Restless()], max_epochs=4, **CLIPPED)
+    assert all(replay.replays())

@@ -28,8 +28,12 @@ from lucid_accel import (
     Replay,
     UpdateReplay,
 )
+from lucid_accel.graphs.call import Call
 from lucid_accel.graphs.engine import use_engine
+from lucid_accel.graphs.entry import Entry
 from lucid_accel.graphs.tape import TapeEngine
+from lucid_accel.reasons import Reason
+from lucid_accel.replay.logs import StepLogs
 from lucid_accel.replay.step import StepReplay
 from lucid_accel.site import Site
 from lucid_accel.testing import run
@@ -228,7 +232,7 @@ FORBIDDEN: dict[type[Reads], tuple[str, ...]] = {
     Progress: ("(scalars)", "the step mentions global_step"),
     Rate: ("(scalars)", "the step mentions optimizers"),
     Above: ("(scalars)", "the step mentions global_step, trainer"),
-    Number: ("(capture_failed)", "it logs 'seen' as a float", "log a tensor, or log it in on_train_batch_end"),
+    Number: ("(capture_failed)", "it logs 'seen' as a float", "log a tensor on the device, or log it in on_train"),
     Size: ("(capture_failed)", "it logs 'size' as a int"),
     Counts: ("(scalars)", "the attribute count changed while it ran"),
     Keeps: ("(scalars)", "the attribute losses changed while it ran"),
@@ -747,17 +751,23 @@ def test_a_module_with_a_log_of_its_own_keeps_it() -> None:
     assert seen == ["loss"] * 8
 
 
-def test_a_profiler_of_somebody_else_stays() -> None:
+def test_nothing_is_learnt_while_somebody_else_profiles() -> None:
+    """Names cannot be heard then, and the epoch that this step reads would be frozen: no proof could see it."""
+
+    class Weighing(Muon):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) * (1 + self.current_epoch)
+
     def profiler(*_: Any) -> None:
         pass
 
     sys.setprofile(profiler)
     try:
-        fit([replay := StepReplay(strict=True)], Muon())
+        fit([replay := StepReplay()], Weighing(), max_epochs=3)
         assert sys.getprofile() is profiler
     finally:
         sys.setprofile(None)
-    assert replay.tally.replayed
+    assert (replay.tally.replayed, {*replay.tally.native}) == (0, {Reason.HOOKS})
 
 
 def test_a_loss_of_the_detector_cannot_be_read_in_its_step() -> None:
@@ -769,3 +779,56 @@ def test_a_loss_of_the_detector_cannot_be_read_in_its_step() -> None:
             return loss
 
     ends(Plain, "reads a value back to the host")
+
+
+def test_an_update_that_is_recorded_again_says_nothing_of_the_step() -> None:
+    states, held = [], []
+
+    def load(module: LightningModule) -> None:
+        optimizer = module.optimizers(use_pl_optimizer=False)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # type: ignore[union-attr, arg-type]
+
+    def look(_: Any) -> None:
+        states.append(str(replay.state))
+        held.append(replay.tally.held)
+
+    replay = Parts(strict=True)
+    acts = [*at(14, do=load)(), *at(*range(20), do=look)()]
+    with use_engine(Reserving):
+        fit([replay, *acts], Averaged(), max_epochs=4, **CLIPPED)
+    assert len(replay.tally.rearmed) == 1
+    # The average is recorded before the step is, and the update again after it.
+    assert states.index("recorded") == 3 and {*states[3:]} == {"recorded"}
+    assert held == sorted(held)
+
+
+class Reserving(TapeEngine):
+    """Reserves something for every recording."""
+
+    total = 0
+
+    def capture(self, *args: Any, **kwargs: Any) -> Any:
+        Reserving.total += 1000
+        return super().capture(*args, **kwargs)
+
+    def reserved(self) -> int:
+        return Reserving.total
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_tensor_that_is_not_on_the_device_is_refused(logs: bool) -> None:
+    if logs:
+        module = Net()
+        module.to("meta")
+        with (
+            StepLogs(module).kept_back(),
+            pytest.raises(TypeError, match="as a tensor on cpu, which"),
+        ):
+            module.log("rate", torch.tensor(0.5))
+        return
+    entry = Entry(Call((torch.ones(1),), {}).signature)
+    result = {"loss": torch.tensor(0.5)}
+    assert entry.watch(result, {}, [torch.ones(1, device="meta")]) is result
+    assert entry.fault is not None and entry.fault.startswith(
+        "it returns a tensor on cpu, which a recording would copy"
+    )

@@ -60,6 +60,15 @@ class Attached:
         """Whether all these gradients, which there are, lie here, where they were put."""
         return bool(gradients) and list(map(self._own.get, map(id, gradients))) == list(map(_data_ptr, gradients))
 
+    def write(self, gradients: Gradients) -> None:
+        """Let ``written`` hold ``gradients``, those that there are: device work, to be recorded."""
+        pairs = [(x, _like(x, g)) for x, g in zip(self.written.slots, gradients, strict=True) if g is not None]
+        # One pair with different strides would make all the others be copied one by one.
+        for alike in (True, False):
+            chosen = [(x, g) for x, g in pairs if (x.stride() == g.stride()) is alike]
+            if chosen:
+                torch._foreach_copy_([x for x, _ in chosen], [g for _, g in chosen])
+
     def take(self, reached: Sequence[bool]) -> None:
         """Accumulate what a backward has :attr:`written`, for the parameters that it reached."""
         places = [index for index, there in enumerate(reached) if there]
@@ -83,11 +92,20 @@ class Attached:
 
     def add(self, gradients: Gradients) -> None:
         """Accumulate ``gradients``, one for each parameter, as autograd does."""
-        for param, own, gradient in zip(self.parameters, self.laid(gradients), gradients, strict=True):
+        for param, gradient in zip(self.parameters, gradients, strict=True):
+            if gradient is None:
+                continue
             if param.grad is None:
-                param.grad = own
-            elif gradient is not None:
+                param.grad = torch.empty_like(param).copy_(gradient)
+            else:
                 param.grad.add_(gradient)
+
+    @torch.no_grad()
+    def release(self) -> None:
+        """Give parameters whose gradients lie here copies of them, each in memory of its own."""
+        for param, slot in zip(self.parameters, self._slots, strict=True):
+            if param.grad is slot:
+                param.grad = slot.clone()
 
     def _put(self, places: Sequence[int], moved: bool) -> None:
         """Let these parameters have their place here for a gradient."""
@@ -97,3 +115,11 @@ class Attached:
             if moved:
                 self._slots[index].data = rooms[index]
             self.parameters[index].grad = self._slots[index]
+
+
+def _like(x: Tensor, gradient: Tensor) -> Tensor:
+    """Return the same memory with the strides of ``x``, where these differ for sides of length 1 alone."""
+    sides = zip(x.shape, x.stride(), gradient.stride(), strict=True)
+    if all(own == other or length == 1 for length, own, other in sides):
+        return torch.as_strided(gradient, x.shape, x.stride(), gradient.storage_offset())
+    return gradient

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -118,21 +119,25 @@ class CollectionPause:
     """Keeps the garbage collector off, from a capture until its first replay is done.
 
     Destroying a graph while a stream is capturing invalidates the capture, and recorded modules sit in reference
-    cycles, so the collector would choose the moment.
+    cycles, so the collector would choose the moment. There is one collector, so it stays off until the last of several
+    pauses ends.
     """
 
-    def __init__(self) -> None:
-        self._was_on: bool | None = None
+    _open: ClassVar[WeakSet[CollectionPause]] = WeakSet()
+    _was_on: ClassVar[bool] = False
 
     def begin(self) -> None:
         """Collect what is unreachable now, then keep the collector off. May be called twice."""
-        if self._was_on is None:
+        if self not in self._open:
             gc.collect()
-            self._was_on = gc.isenabled()
-            gc.disable()
+            if not self._open:
+                CollectionPause._was_on = gc.isenabled()
+            self._open.add(self)
+        gc.disable()
 
     def end(self) -> None:
-        """Put the collector back to what it was. May be called twice."""
-        if self._was_on:
-            gc.enable()
-        self._was_on = None
+        """Put the collector back to what it was, if no other pause is open. May be called twice."""
+        if self in self._open:
+            self._open.discard(self)
+            if not self._open and self._was_on:
+                gc.enable()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -90,7 +90,7 @@ class Entry:
             own: Its inputs, parameters and buffers.
         """
         self.close()
-        self.fault = _odd_leaf(result, {x.untyped_storage().data_ptr() for x in own})
+        self.fault = _odd_leaf(result, own)
         if self.fault is not None:
             return result
         tensors, self._shape, self._constants = _split(result)
@@ -211,12 +211,15 @@ def _memory(x: Tensor) -> tuple[int, Layout]:
     return x.data_ptr(), Layout.of(x)
 
 
-def _odd_leaf(result: Any, own: Container[int]) -> str | None:
+def _odd_leaf(result: Any, own: Collection[Tensor]) -> str | None:
+    addresses, devices = {x.untyped_storage().data_ptr() for x in own}, {x.device.type for x in own}
     for leaf in tree_flatten(result)[0]:
         ordinary = leaf.layout is torch.strided if type(leaf) in (Tensor, nn.Parameter) else is_plain(leaf)
         if not ordinary:
             return f"it returns a {type(leaf).__name__}, which a recording cannot make anew"
-        if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in own:
+        if isinstance(leaf, Tensor) and devices and leaf.device.type not in devices:
+            return f"it returns a tensor on {leaf.device}, which a recording would copy from the host at every replay"
+        if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in addresses:
             return "it returns an input, a parameter or a buffer, and who writes to it later would write to a copy"
     return None
 

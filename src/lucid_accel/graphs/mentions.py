@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ class Mentions:
     """Collects the names in every function that is called while it listens, in this thread.
 
     Attributes, globals and methods are among them, and string constants, for ``getattr``. What a function does not
-    come to is among them too. Where a profiler runs already, nothing can be heard, and every name counts as mentioned.
+    come to is among them too.
 
     Attributes:
         names: All names.
@@ -30,18 +31,21 @@ class Mentions:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.own: set[str] = set()
-        self._deaf = False
 
-    def __contains__(self, name: str) -> bool:
-        return self._deaf or name in self.names
+    @staticmethod
+    def can_listen() -> bool:
+        """Whether nobody else listens: there is one place for a profiler in Python."""
+        return sys.getprofile() is None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen while the context is open."""
-        if sys.getprofile() is not None:
-            self._deaf = True
-            yield
-            return
+        """Listen while the context is open.
+
+        Raises:
+            RuntimeError: Somebody else listens.
+        """
+        if not self.can_listen():
+            raise RuntimeError("a profiler is running")
         called: set[CodeType] = set()
 
         def note(frame: FrameType, event: str, _: Any) -> None:
@@ -73,4 +77,5 @@ def _strings(constants: Iterable[Any]) -> Iterator[str]:
 def _places() -> tuple[str, ...]:
     """Folders of libraries, whose code reads the state of a run for its own purposes."""
     found = [spec.origin for name in _LIBRARIES if (spec := find_spec(name)) is not None and spec.origin is not None]
-    return tuple(str(Path(origin).parent) for origin in found)
+    # With the separator, or torchvision would count as torch.
+    return tuple(f"{Path(origin).parent}{os.sep}" for origin in found)

@@ -123,13 +123,12 @@ class Recording:
             def backward() -> None:
                 gradients = differentiate(outputs, self._wanted, seeds)
                 self._reached = [g is not None for g in gradients]
-                if attached is None:
-                    present = [g for g in gradients if g is not None]
-                    self._gradients = Packed(present)
-                else:
+                if attached is not None:
                     self._gradients = attached.written
-                    slots = self._gradients.slots
-                    present = [slot if g is None else g for slot, g in zip(slots, gradients, strict=True)]
+                    attached.write(gradients)
+                    return
+                present = [g for g in gradients if g is not None]
+                self._gradients = Packed(present)
                 self._gradients.fill(present)
 
             self._backward, _ = engine.capture(backward, graph)

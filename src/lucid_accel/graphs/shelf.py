@@ -133,6 +133,8 @@ class Shelf:
         for entry in self._entries.values():
             entry.close()
         self._entries.clear()
-        self.attached = None
+        if self.attached is not None:
+            self.attached.release()
+            self.attached = None
         self.pause.end()
         self._engine.trim()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -58,6 +59,7 @@ class WholeStep(Region):
         self._internal = internal
         self._frozen = frozen
         self._mentions = Mentions()
+        self._learning = False
         super().__init__(engine, module, listener, padded, proof)
 
     @property
@@ -72,23 +74,29 @@ class WholeStep(Region):
         return Call(args, kwargs, self._padded, self._engine.device, sealed=True)
 
     def _certify(self) -> Certificate:
-        return Certificate(self._module, lambda name: name in self._mentions and name not in self._internal)
+        return Certificate(self._module, lambda name: name in self._mentions.names and name not in self._internal)
 
     def _skip(self) -> Reason | None:
         if (skip := super()._skip()) is not None:
             return skip
         return Reason.HOOKS if self.attached is not None and self.attached.hooked() else None
 
+    def _natively(self, reason: Reason, native: Native, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._mentions.listening() if self._learning else nullcontext():
+            return super()._natively(reason, native, args, kwargs)
+
     def _learn(self, reason: Reason, entry: Entry, call: Call, native: Native) -> Any:
         if entry.refused is not None or entry.recording is not None:
             return super()._learn(reason, entry, call, native)
+        if not self._mentions.can_listen():
+            # What is not heard is not watched, and a recording would freeze it.
+            return self._natively(Reason.HOOKS, native, call.args, call.kwargs)
         known = len(self._mentions.names)
-
-        def heard(*args: Any, **kwargs: Any) -> Any:
-            with self._mentions.listening():
-                return native(*args, **kwargs)
-
-        result = super()._learn(reason, entry, call, heard)
+        self._learning = True
+        try:
+            result = super()._learn(reason, entry, call, native)
+        finally:
+            self._learning = False
         if read := sorted(self._mentions.own.intersection(self._frozen)):
             self.retire(Reason.SCALARS, f"the step mentions {', '.join(read)}, which a recording would freeze")
         elif len(self._mentions.names) != known and self._certificate is not None and not self._certificate.change():

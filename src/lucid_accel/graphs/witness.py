@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 __all__ = ["Witness", "tensors_in"]
 
-_COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_)
+_COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_, torch.ops.aten._foreach_copy_)
 
 
 class Witness(TorchDispatchMode):

@@ -18,11 +18,17 @@ class Beside:
 
     def __init__(self, item: Acceleration, name: str) -> None:
         self._item, self._name = item, name
-        self.recorded = item.recorded
         self.proven = item.proven
         self.spent = item.spent
-        self.rearmed = item.rearmed
         self.retired = item.retired
+
+    def recorded(self, reserved: int) -> None:
+        """A recording was made. The main part says whether the step is recorded."""
+        self._item.tally.hold(reserved)
+
+    def rearmed(self, why: str) -> None:
+        """Its recordings were dropped, and only these."""
+        self._item.tally.rearmed.append(why)
 
     def native(self, reason: Reason) -> None:
         """A call was native."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -34,7 +34,6 @@ _METHODS = [name for name, method in vars(MuSGD).items() if callable(method) and
 
 # Loops in C: there are hundreds of parameters.
 _momentum = itemgetter("momentum")
-_grad = attrgetter("grad")
 
 
 def clipping(routine: Routine, plugin: Precision, gradients: Gradients) -> Replacement:
@@ -46,10 +45,7 @@ def clipping(routine: Routine, plugin: Precision, gradients: Gradients) -> Repla
             native(optimizer, clip_val)
             return
 
-        def run(_: Any = ()) -> list[Tensor]:
-            native(optimizer, clip_val)
-            return []
-
+        run = _work(native, optimizer, clip_val)
         with torch.no_grad():
             routine(run, lambda: Job(run, (), routine.device, fixed=found, written=found, settings=bits(clip_val)))
 
@@ -78,9 +74,7 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
             native()
             return
 
-        def run(_: Any = ()) -> list[Tensor]:
-            native()
-            return []
+        run = _work(native)
 
         def describe() -> Job:
             momenta = list(map(_momentum, map(optimizer.state.__getitem__, params)))
@@ -107,9 +101,7 @@ def averaging(routine: Routine, average: AveragedNetwork) -> Replacement:
     """Return what is called instead of ``update`` of ``average``."""
 
     def update(native: Callable[[], None]) -> None:
-        def run(_: Any = ()) -> list[Tensor]:
-            native()
-            return []
+        run = _work(native)
 
         def describe() -> Job:
             fixed = [*average.live, *average.averaged]
@@ -118,3 +110,13 @@ def averaging(routine: Routine, average: AveragedNetwork) -> Replacement:
         routine(run, describe)
 
     return update
+
+
+def _work(native: Callable[..., Any], *args: Any) -> Callable[..., list[Tensor]]:
+    """Return ``native`` as work that is given no tensors and returns none."""
+
+    def run(_: Any = ()) -> list[Tensor]:
+        native(*args)
+        return []
+
+    return run

@@ -49,10 +49,11 @@ class StepLogs:
         def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             if passing:
                 native(name, value, *args, **kwargs)
-            elif not isinstance(value, Tensor):
+            elif not isinstance(value, Tensor) or value.device.type != self._module.device.type:
+                seen = f"tensor on {value.device}" if isinstance(value, Tensor) else type(value).__name__
                 raise TypeError(
-                    f"it logs {name!r} as a {type(value).__name__}, which a recording would freeze: log a tensor, or "
-                    "log it in on_train_batch_end"
+                    f"it logs {name!r} as a {seen}, which a recording would freeze: log a tensor on the "
+                    "device, or log it in on_train_batch_end"
                 )
             if isinstance(value, Tensor):
                 taken.tensors.append(value.detach())

@@ -113,8 +113,11 @@ class StepReplay(Replay):
 
     def install(self, site: Site) -> Undo:
         """Send each part of the step to its routing."""
-        module, engine, strategy = site.module, site.engine(), self.part(site)
+        module, strategy = site.module, self.part(site)
+        # What follows the step may be called while its activations are alive, by a callback before the backward.
+        engine, apart = site.engine(), site.engine()
         assert engine is not None
+        assert apart is not None
         proven, names = self.proof == "on", signature(module.training_step).parameters
         step = WholeStep(engine, module, self, _padded, proven, StepLogs(module), names, _OF_LIGHTNING, _CHANGING)
         with ExitStack() as ended:
@@ -124,7 +127,7 @@ class StepReplay(Replay):
 
             add(step, take(module, "step", self.owner, strategy, step, "training_step"))
             parts = (Beside(self, name) for name in ("clipping", "update", "average"))
-            clip, update, follow = (Routine(engine, part, proven) for part in parts)
+            clip, update, follow = (Routine(apart, part, proven) for part in parts)
             plugin, optimizer, average = site.trainer.precision_plugin, site.trainer.optimizers[0], _average(module)
             if own_method(plugin) is None:
                 add(clip, replace(plugin, "clip_grad_by_norm", clipping(clip, plugin, step.gradients)))

@@ -189,3 +189,30 @@ def test_without_parameters_nothing_happens() -> None:
     attached.take([])
     attached.add([])
     assert not attached.hooked()
+
+
+def test_what_is_written_has_the_layout_of_the_parameter_whatever_that_of_the_gradient() -> None:
+    """Also a kernel of one pixel, whose two memory formats differ in strides alone, and a gradient turned about."""
+    like = [torch.randn(4, 3, 1, 1).to(memory_format=torch.channels_last), torch.randn(4, 3)]
+    attached = Attached([nn.Parameter(x) for x in like])
+    gradients = [torch.randn(4, 3, 1, 1).as_strided((4, 3, 1, 1), (3, 1, 1, 1)), torch.randn(3, 4).t()]
+    attached.write([*gradients])
+    for slot, x, gradient in zip(attached.written.slots, like, gradients, strict=True):
+        assert slot.stride() == x.stride() and torch.equal(slot, gradient)
+    before = [x.clone() for x in attached.written.slots]
+    attached.write([None, gradients[1] * 2])
+    assert torch.equal(attached.written.slots[0], before[0])
+    assert torch.equal(attached.written.slots[1], before[1] * 2)
+
+
+def test_released_gradients_have_memory_of_their_own() -> None:
+    two = Two()
+    two.backward()
+    exchanged = torch.zeros_like(two.own[3])
+    two.own[3].grad = exchanged
+    kept = [x.grad for x in two.own]
+    two.attached.release()
+    for x, old in zip(two.own[:3], kept[:3], strict=True):
+        assert x.grad is not old and same_bits(x.grad, old)
+        assert x.grad is not None and x.grad.untyped_storage().nbytes() == 4 * x.numel()
+    assert two.own[3].grad is exchanged

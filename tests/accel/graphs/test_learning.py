@@ -182,6 +182,21 @@ def test_a_pause_collects_first_and_leaves_a_collector_that_was_off_off() -> Non
         gc.enable()
 
 
+def test_the_collector_stays_off_until_the_last_of_several_pauses_ends() -> None:
+    first, second = CollectionPause(), CollectionPause()
+    first.begin()
+    second.begin()
+    first.end()
+    assert not gc.isenabled()
+    gc.enable()
+    second.begin()
+    assert not gc.isenabled()
+    first.end()
+    assert not gc.isenabled()
+    second.end()
+    assert gc.isenabled()
+
+
 # What is seen in the watched call
 
 
