@@ -94,7 +94,7 @@ class Loose(Told):
     numerics = "tolerance"
 
 
-class Picky(Told):
+class Fussy(Told):
     claims = ("step", "update", "ema")
 
     def __init__(self, needed: int) -> None:
@@ -155,7 +155,7 @@ def test_of_ours_the_whole_step_goes_first_and_the_update_before_its_inside() ->
 
 
 def test_those_of_other_bytes_and_those_that_need_an_option_are_not_armed(tape: None, offered: Offered) -> None:
-    offered(Loose, Picky, Part)
+    offered(Loose, Fussy, Part)
     fit([callback := AutoAccelerate()])
     assert armed(callback) == ["Part"]
 

@@ -470,8 +470,8 @@ EARLY = """
 import torch
 stock = torch.nn.utils.clip_grad_norm_
 torch.nn.utils.clip_grad_norm_ = lambda *args, **kwargs: stock(*args, **kwargs)
-from lucid_accel.replay import norm
-assert not norm._is_stock()
+from lucid_accel.replay import clipping
+assert not clipping.is_stock()
 """
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import Precision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -41,7 +41,7 @@ from lucid_core import seams
 from lucid_core.optim.musgd import MuSGD
 from lucid_core.seams import SeamConflict
 from tests.accel.conftest import Act, Net, batches, fit, trainer_for, warned
-from tests.accel.muon import Muon, at, counted
+from tests.accel.muon import Muon, at, counted, of
 from tests.accel.steps import CLIPPED, Averaged, Parts, compare, even_batches, hooked
 from tests.accel.test_life import footprint, restored_interrupt
 
@@ -832,3 +832,70 @@ def test_a_tensor_that_is_not_on_the_device_is_refused(logs: bool) -> None:
     assert entry.fault is not None and entry.fault.startswith(
         "it returns a tensor on cpu, which a recording would copy"
     )
+
+
+def test_a_batch_whose_mask_comes_and_goes_is_native_where_it_differs() -> None:
+    class Masked(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            images, mask = batch
+            loss = self.head(self.body(images).mean((2, 3))).square()
+            return loss.mean() if mask is None else (loss * mask).mean()
+
+    def masked() -> list[Any]:
+        return [(x[0], torch.ones(1) if i in (6, 9) else None) for i, x in enumerate(even_batches(12))]
+
+    replay = Parts(strict=True)
+    with use_engine(TapeEngine):
+        assert compare(Masked, masked, replay, max_epochs=1) is None
+    assert replay.tally.native[Reason.SHAPE] == 2
+
+
+PATCHED: dict[str, Callable[[Any, Any], Any]] = {
+    "the update's apply": lambda _, module: setattr(of(module), "apply", lambda *_: None),
+    "the update's prepare": lambda _, module: setattr(of(module), "prepare", lambda params, *_: [*params]),
+    "the step of the class": lambda _, module: setattr(type(module), "training_step", slower),
+}
+
+
+def slower(self: Any, batch: Any, batch_idx: int) -> Any:
+    return self.head(self.body(batch[0]).mean((2, 3))).square().mean() * 0.5
+
+
+@pytest.mark.parametrize("what", PATCHED)
+def test_methods_that_are_replaced_in_the_middle_are_the_ones_that_run(what: str) -> None:
+    made: list[type[Muon]] = []
+
+    def module() -> Muon:
+        made.append(type("Own", (Muon,), {"__module__": __name__}))
+        return made[-1]()
+
+    replay = Parts()
+    acts = [("on_train_epoch_start", 2, PATCHED[what])]
+    with use_engine(TapeEngine), warned():
+        assert compare(module, batches, replay, lambda: [Act(*act) for act in acts], max_epochs=4) is None
+    assert str(replay.state) == "retired" and replay.tally.replayed and "(structure)" in replay.verdict
+
+
+def test_what_a_method_kept_as_an_attribute_reads_is_watched() -> None:
+    class Weight(Callback):
+        weight = 1.0
+
+        def get(self) -> float:
+            return self.weight
+
+        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            pl_module.weight_of = self.get
+
+        def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
+            self.weight = 1.0 + (trainer.current_epoch > 1)
+
+    class Weighed(Net):
+        weight_of: Any = None
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) * self.weight_of()
+
+    replay = Parts()
+    with use_engine(TapeEngine), warned():
+        assert compare(Weighed, batches, replay, lambda: [Weight()], max_epochs=4) is None
+    assert replay.tally.replayed and "(scalars)" in replay.verdict

@@ -119,10 +119,12 @@ def test_both_wheels_installed_elsewhere_work_together_and_core_alone(
     assert "accel  lucid-accel" in call(both, "lucid", "plugins")
     listed = call(both, "lucid-accel", "list")
     assert re.findall(r"^(\w+) +lucid-accel 0", listed, re.MULTILINE) == [
+        "AutoAccelerate",
         "GradientNormReplay",
         "LossReplay",
         "NetworkReplay",
         "OrthogonalizationReplay",
+        "StepReplay",
         "UpdateReplay",
     ]
 

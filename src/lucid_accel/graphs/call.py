@@ -48,6 +48,11 @@ class Signature(NamedTuple):
         if self.numerics != other.numerics:
             return Reason.PRECISION
         for own, now in zip(self.rows, other.rows, strict=False):
+            if own.device is None or now.device is None:
+                # No tensor, one of them at least, or the same one again.
+                if own != now:
+                    return Reason.SHAPE
+                continue
             if own.shape != now.shape:
                 fewer = own.shape[1:] == now.shape[1:] and now.shape[:1] < own.shape[:1]
                 return Reason.PARTIAL_BATCH if fewer else Reason.SHAPE

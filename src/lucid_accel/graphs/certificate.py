@@ -144,7 +144,7 @@ class Certificate:
         ]
         bases = {base: None for part in self._modules for base in type(part).__mro__ if base not in _BASES}
         named = [(name, value) for base in bases for name, value in vars(base).items() if not name.startswith("__")]
-        return [*own, *((name, fingerprint(value)) for name, value in named if is_plain(value))]
+        return [*own, *((name, fingerprint(value) if is_plain(value) else id(value)) for name, value in named)]
 
 
 def _flat(views: Iterable[Iterable[Any]]) -> list[Any]:

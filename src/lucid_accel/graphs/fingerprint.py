@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import random
+import types
 from collections import deque
 from enum import Enum
 from typing import Any
@@ -46,6 +47,11 @@ def fingerprint(value: Any, depth: int = 4) -> Any:
         return id(value), pickle.dumps(state)
     if depth == 0 or isinstance(value, nn.Module | type):
         return id(value)
+    if isinstance(value, types.MethodType):
+        return type(value), id(value.__func__), fingerprint(value.__self__, depth - 1)
+    if isinstance(value, types.FunctionType):
+        cells = [fingerprint(cell.cell_contents, depth - 1) for cell in value.__closure__ or () if _is_filled(cell)]
+        return id(value), cells, fingerprint(vars(value), depth - 1)
     if isinstance(value, functools.partial):
         return type(value), [fingerprint(x, depth - 1) for x in (value.func, value.args, value.keywords)]
     if isinstance(value, dict | list | tuple | set | frozenset | deque) and len(value) > _LONG:
@@ -70,6 +76,13 @@ def _drawn(value: Any) -> Any:
     if isinstance(value, torch.Generator) and value.device.type == "cpu":
         return value.get_state().tolist()
     return None
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
 def _names(slots: Any) -> tuple[str, ...]:

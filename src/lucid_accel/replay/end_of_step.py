@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from lucid_accel.adapters import Replacement, is_free
 from lucid_accel.graphs.job import Job, bits
 from lucid_accel.graphs.routine import Routine
+from lucid_accel.reasons import Reason
 from lucid_accel.replay.clipping import is_stock
 from lucid_accel.replay.optimizer import settings_of
 from lucid_core.optim.ema import AveragedNetwork
@@ -67,6 +68,10 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
     """Return what is called instead of ``update`` of ``optimizer``: all groups, parameters moved where they lie."""
 
     def update(native: Callable[[], None]) -> None:
+        if (why := unlike_musgd(optimizer)) is not None:
+            routine.retire(Reason.STRUCTURE, f"nobody may change {why}")
+            native()
+            return
         groups = [[x for x in group["params"] if x.grad is not None] for group in optimizer.param_groups]
         params = [x for group in groups for x in group]
         found = gradients(params)

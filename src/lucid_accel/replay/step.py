@@ -31,9 +31,12 @@ from lucid_core.types import Batch
 __all__ = ["StepReplay"]
 
 #: State of a run that changes as it goes on, and that a step can only read on the host.
-_CHANGING = frozenset(("current_epoch", "global_step", "lr_schedulers", "optimizers", "trainer"))
+_CHANGING = frozenset(
+    ("current_epoch", "experiment", "global_step", "log_metrics", "lr_schedulers", "optimizers", "trainer")
+)
 
-_OF_LIGHTNING = frozenset(vars(LightningModule()))
+#: Attributes of the module that are not its own, and ``log``, which is called at replays too.
+_OF_LIGHTNING = frozenset(vars(LightningModule())) | {"log"}
 
 
 class StepReplay(Replay):
@@ -45,24 +48,26 @@ class StepReplay(Replay):
 
     Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; no part that is compiled, no
     hooks inside the module or on parameters; a batch of tensors in tuples, lists or dictionaries; a step without host
-    reads, host randomness, changes of Python state, metrics objects, or Python numbers that it logs. The update is
-    replayed for the optimizer MuSGD, whose learning rate is on the device; any other one stays native, and so do
-    clipping that is not Lightning's and an average that is not the detector's.
+    reads, host randomness, changes of Python state, metrics objects, Python numbers that it logs, or results that are
+    tensors of the batch. The update is replayed for the optimizer MuSGD, whose learning rate is on the device; any
+    other one stays native, and so do clipping that is not Lightning's and an average that is not the detector's.
 
     Frozen: every Python value that the step reads. Attributes of submodules are watched, and those of the module that
-    the step mentions by name; a step that mentions ``current_epoch``, ``global_step``, ``trainer``, ``optimizers`` or
-    ``lr_schedulers``, or reads ``batch_idx`` or what else in its batch is no tensor on the device, is not recorded.
-    What lies outside the module is not watched, nor are the names in a backward of your own. What a step prints, or
-    writes to elsewhere than its log, it does natively only. The limit of clipping and the settings of the optimizer are
-    watched at every step; learning rate, decay, progressive weight and weight of the average are read from the device
-    and stay live. Gradients lie in memory that the next backward overwrites: who keeps one beyond the step keeps a
-    copy.
+    the step mentions by name, with what is in them, objects in objects down to the third; a step that mentions
+    ``current_epoch``, ``global_step``, ``trainer``, ``optimizers``, ``lr_schedulers``, ``experiment`` or
+    ``log_metrics``, or reads ``batch_idx`` or what else in its batch is no tensor on the device, is not recorded. What
+    lies outside the module is not watched, nor are the names in a backward of your own; a step that writes to tensors
+    there does it twice where it is proven. What a step prints, or writes to elsewhere than its log, it does natively
+    only. The limit of clipping, the settings of the optimizer and its methods are watched at every step; learning rate,
+    decay, progressive weight and weight of the average are read from the device and stay live. Gradients lie in memory
+    that the next backward overwrites; who keeps one beyond the step should copy it.
 
     Ends: a hook inside the module, a parameter or buffer that is exchanged, an attribute that changes. Freezing,
     switching parts to evaluation, loaded optimizer state and added groups are recorded again, three times. A gradient
     that somebody exchanges makes the rest of its step native. Smaller batches and other shapes are native at first, and
-    recorded too when they stay; hooks on parameters, evaluation and anomaly mode are native as long as they last. One
-    backward per result: a second one is computed natively and ends the replay.
+    recorded too when they stay; hooks on parameters, evaluation and anomaly mode are native as long as they last, and
+    while a profiler runs in Python nothing new is recorded. A second backward of one result is computed natively, and
+    ends the replay.
 
     Tasks: detection, and every module whose step can be recorded. It contains NetworkReplay, LossReplay,
     GradientNormReplay, UpdateReplay and OrthogonalizationReplay, and combines with none of them.

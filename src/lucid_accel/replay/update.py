@@ -107,7 +107,7 @@ class UpdateReplay(OptimizerReplay):
                 run,
                 [gradient for gradient in map(_grad, params) if gradient is not None],
                 routine.device,
-                fixed=[*params, *momenta, weight_decay],
+                fixed=[*params, *momenta, weight_decay] if params else [],
                 written=momenta,
                 settings=(settings_of(group, _LIVE), self.attributes()),
                 key=id(group),

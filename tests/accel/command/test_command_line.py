@@ -200,6 +200,7 @@ PACKAGED = {
     "network": ["NetworkReplay"],
     "optimizer": ["GradientNormReplay", "UpdateReplay"],
     "replay": ["NetworkReplay", "LossReplay"],
+    "step": ["StepReplay"],
 }
 
 

@@ -297,3 +297,9 @@ def test_a_growable_argument_may_be_given_by_name() -> None:
     call = Call((torch.ones(2),), {"targets": torch.ones(2, 3)}, padded=lambda args: args[1:])
     assert call.rows == 0 and call.refusal is None
     assert [x.shape for x in call.padded(4)] == [(2,), (2, 3)]
+
+
+@pytest.mark.parametrize("pair", [(None, torch.ones(2)), (torch.ones(2), None), ("a", torch.ones(2)), (1, "b")])
+def test_an_argument_that_is_a_tensor_now_and_then_is_another_shape(pair: tuple[object, object]) -> None:
+    one, other = (Call((torch.ones(3), value), {}).signature for value in pair)
+    assert one.difference(other) is Reason.SHAPE
