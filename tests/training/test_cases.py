@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,11 @@ def test_b24_a_run_ends_by_itself_and_leaves_no_process(
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
     output = tmp_path / "output.txt"
     with output.open("w") as out:
-        run = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out, start_new_session=True)
+        # A shell lets what it starts in the background ignore ctrl-c, and what that starts too.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        run = subprocess.Popen(
+            command, cwd=tmp_path, env=env, stdout=out, stderr=out, start_new_session=True, preexec_fn=heed
+        )
     try:
         if interrupt:
             metrics = tmp_path / "runs/version_0/metrics.csv"

@@ -285,7 +285,8 @@ def test_a_run_that_names_none_is_compared_with_the_best_that_it_allows(
     assert bench("--pairs=1", "--record=r.json") == 0
     assert forked == [[], ["AutoAccelerate"]]
     said = record()["rows"][0]["arms"]["AutoAccelerate"]["said"]
-    assert said[0].startswith("AutoAccelerate arms ")
+    # Other tests may have silenced Lightning in this process, of which each fit here is a fork.
+    assert all(line.startswith("AutoAccelerate arms ") for line in said)
     assert capsys.readouterr().out.splitlines()[-1] == "Nothing to add here: no acceleration did anything in this run."
 
 
