@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lucid_accel.adapters import Undo
 from lucid_accel.finding import Finding
 from lucid_accel.fit import Fit
 from lucid_accel.reasons import Reason
@@ -21,8 +21,6 @@ from lucid_accel.tally import Tally
 from lucid_core.seams import claim
 
 __all__ = ["Acceleration", "AccelerationError", "AccelerationWarning", "State", "Undo"]
-
-Undo = Callable[[], None]
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import shutil
-import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 import lucid_accel
 import lucid_core
+from lucid_accel.driver import driver_version
 from lucid_accel.replay.network import NetworkReplay
 from lucid_accel.testing import assert_parity, cpu_engine
 
@@ -80,16 +80,8 @@ def _gpus() -> str:
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
         cards.append(f"{card.name}, {card.total_memory / 2**30:.0f} GiB, capability {card.major}.{card.minor}")
-    return f"GPU: {'; '.join(cards)}; driver {_driver()}, CUDA {torch.version.cuda}"
-
-
-def _driver() -> str:
-    """The driver's version, which torch does not tell."""
-    try:
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return "of unknown version (nvidia-smi does not answer)"
+    driver = driver_version() or "of unknown version (nvidia-smi does not answer)"
+    return f"GPU: {'; '.join(cards)}; driver {driver}, CUDA {torch.version.cuda}"
 
 
 def _compiler() -> str:

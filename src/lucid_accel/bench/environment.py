@@ -12,6 +12,7 @@ import torch
 
 import lucid_accel
 import lucid_core
+from lucid_accel.driver import driver_version
 
 __all__ = ["commit", "environment"]
 
@@ -22,11 +23,10 @@ def environment(card: str | None) -> dict[str, Any]:
     Args:
         card: Name of the GPU that was used, if one was. Who asks torch for it takes memory on it.
     """
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return {
         "commit": commit(),
         "card": card,
-        "driver": (_answer(query) or "").partition("\n")[0] or None if card else None,
+        "driver": driver_version() if card else None,
         "processor": platform.processor() or platform.machine(),
         "versions": {
             "lucid-core": lucid_core.__version__,

@@ -55,7 +55,8 @@ class Probe(Callback):
             return
         of = trainer.num_training_batches
         epochs = trainer.max_epochs or -1
-        before = min(BEFORE, of * (epochs - 1)) if epochs > 0 else BEFORE
+        # As late as the fit allows: a short one is native at first.
+        before = min(BEFORE, max(of * (epochs - 1), of * epochs - PROFILED)) if epochs > 0 else BEFORE
         if self._batches >= before and (batch_idx + PROFILED <= of or batch_idx == 0):
             _wait(trainer)
             watched = ProfilerActivity.CUDA if _is_beside(trainer) else ProfilerActivity.CPU

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from lucid_accel.graphs.job import Job, bits
 from lucid_accel.graphs.routine import Routine
 from lucid_accel.reasons import Reason
 from lucid_accel.replay.clipping import is_stock
-from lucid_accel.replay.optimizer import settings_of
+from lucid_accel.replay.optimizer import LIVE, momenta_of, settings_of
 from lucid_core.optim.ema import AveragedNetwork
 from lucid_core.optim.musgd import MuSGD
 
@@ -25,16 +24,10 @@ __all__ = ["averaging", "clipping", "unlike_musgd", "updating"]
 #: The gradients of these parameters that there are, ``None`` unless all of them lie where replays leave them.
 Gradients = Callable[[Collection[Tensor]], list[Tensor] | None]
 
-#: Settings of a group that reach the device as tensors, or never.
-_LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
-
 #: Methods of MuSGD that the update does not go through.
 _BESIDE = frozenset(("__init__", "step", "write_scalars", "add_param_group", "load_state_dict"))
 #: Those that it does.
 _METHODS = [name for name, method in vars(MuSGD).items() if callable(method) and name not in _BESIDE]
-
-# Loops in C: there are hundreds of parameters.
-_momentum = itemgetter("momentum")
 
 
 def clipping(routine: Routine, plugin: Precision, gradients: Gradients) -> Replacement:
@@ -82,7 +75,7 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
         run = _work(native)
 
         def describe() -> Job:
-            momenta = list(map(_momentum, map(optimizer.state.__getitem__, params)))
+            momenta = momenta_of(optimizer, params)
             return Job(
                 run,
                 (),
@@ -90,7 +83,7 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
                 fixed=[*params, *found, *momenta],
                 written=[*params, *momenta],
                 settings=tuple(
-                    (len(members), settings_of(group, _LIVE))
+                    (len(members), settings_of(group, LIVE))
                     for members, group in zip(groups, optimizer.param_groups, strict=True)
                 ),
                 version=optimizer.version,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from inspect import unwrap
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -18,7 +19,10 @@ from lucid_accel.replay.base import Replay
 from lucid_accel.site import Answer, Site, no, recordable, yes
 from lucid_core.optim.musgd import MuSGD
 
-__all__ = ["OptimizerReplay", "settings_of"]
+__all__ = ["LIVE", "OptimizerReplay", "momenta_of", "settings_of"]
+
+#: Settings of a group of MuSGD that reach the device as tensors, or never.
+LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
 
 #: Attributes of every optimizer that no arithmetic reads; schedulers leave a step on it.
 _OWN = frozenset(("version", "defaults", "state", "param_groups", "step"))
@@ -85,3 +89,12 @@ class OptimizerReplay(Replay):
 def settings_of(values: Mapping[str, Any], without: Collection[str]) -> Hashable:
     """Return public settings by name, such that equal ones have equal bits."""
     return tuple((name, *bits(x)) for name, x in values.items() if name not in without and not name.startswith("_"))
+
+
+def momenta_of(optimizer: MuSGD, params: Iterable[Tensor]) -> list[Tensor]:
+    """Return the momentum of each parameter."""
+    # Loops in C: there are hundreds of parameters.
+    return list(map(_momentum, map(optimizer.state.__getitem__, params)))
+
+
+_momentum = itemgetter("momentum")

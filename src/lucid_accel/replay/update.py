@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,21 +13,17 @@ from torch import Tensor
 from lucid_accel.adapters import is_free
 from lucid_accel.graphs.job import Job
 from lucid_accel.graphs.routine import Routine
-from lucid_accel.replay.optimizer import OptimizerReplay, settings_of
+from lucid_accel.replay.optimizer import LIVE, OptimizerReplay, momenta_of, settings_of
 from lucid_accel.site import Answer, Site, no
 from lucid_core.optim.musgd import MuSGD
 
 __all__ = ["UpdateReplay"]
 
-#: Settings of a group that reach the device as tensors, or never.
-_LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
-
 #: What calls the seam, and what takes its results.
 _AROUND = ("update", "apply")
 
-# Loops in C: there are hundreds of parameters.
+# A loop in C: there are hundreds of parameters.
 _grad = attrgetter("grad")
-_momentum = itemgetter("momentum")
 
 
 class UpdateReplay(OptimizerReplay):
@@ -102,14 +98,14 @@ class UpdateReplay(OptimizerReplay):
                     param.grad = own
 
         def describe() -> Job:
-            momenta = list(map(_momentum, map(optimizer.state.__getitem__, params)))
+            momenta = momenta_of(optimizer, params)
             return Job(
                 run,
                 [gradient for gradient in map(_grad, params) if gradient is not None],
                 routine.device,
                 fixed=[*params, *momenta, weight_decay] if params else [],
                 written=momenta,
-                settings=(settings_of(group, _LIVE), self.attributes()),
+                settings=(settings_of(group, LIVE), self.attributes()),
                 key=id(group),
                 version=optimizer.version,
                 dtype=torch.float32,

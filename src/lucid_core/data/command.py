@@ -90,14 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     one.set_defaults(run=_check)
-    _add_place(one)
-    one.add_argument(
-        "--split",
-        action="append",
-        choices=get_args(Split),
-        default=[],
-        help="check this split only; may be repeated (default: train, val, and test where there is one)",
-    )
+    _add_source(one, "check this split only; may be repeated (default: train, val, and test where there is one)")
     one.add_argument(
         "--task", choices=get_args(Task), default="detect", help="judge labels by what it needs (default: detect)"
     )
@@ -106,9 +99,6 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument(f"--{split}_annotations", metavar="JSON", help=f"as --data.{split}_annotations of lucid fit")
     one.add_argument("--decode", action="store_true", help="decode every picture in full, which takes longer")
     one.add_argument("--workers", type=_count, default=4, metavar="N", help="threads that read pictures (default: 4)")
-    one.add_argument(
-        "--limit", type=_count, default=10, metavar="N", help="problems of each kind to print (default: 10)"
-    )
     one.add_argument("--json", action="store_true", help="print everything found as JSON instead")
     _add_tiles(commands)
     return parser
@@ -126,29 +116,23 @@ def _add_tiles(commands: Any) -> None:
         allow_abbrev=False,
     )
     one.set_defaults(run=_tiles)
-    _add_place(one)
+    _add_source(one, "cut this split only; may be repeated (default: those that are there)")
     one.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    one.add_argument(
-        "--split",
-        action="append",
-        choices=get_args(Split),
-        default=[],
-        help="cut this split only; may be repeated (default: those that are there)",
-    )
     one.add_argument("--patch", type=_count, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
     one.add_argument("--overlap", type=int, default=200, metavar="PIXELS", help="of neighbouring tiles (default: 200)")
     one.add_argument(
         "--suffix", choices=(".png", ".jpg"), default=".png", help="of the tiles; .jpg is smaller and loses a little"
     )
     one.add_argument("--workers", type=_count, default=4, metavar="N", help="threads that cut (default: 4)")
-    one.add_argument(
-        "--limit", type=_count, default=10, metavar="N", help="problems of each kind to print (default: 10)"
-    )
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
+def _add_source(parser: argparse.ArgumentParser, split: str) -> None:
     parser.add_argument("root", type=Path, metavar="ROOT", help="the data set's folder, or its data.yaml")
     parser.add_argument("--layout", choices=get_args(Layout), default="auto", help="default: the one that is there")
+    parser.add_argument("--split", action="append", choices=get_args(Split), default=[], help=split)
+    parser.add_argument(
+        "--limit", type=_count, default=10, metavar="N", help="problems of each kind to print (default: 10)"
+    )
 
 
 def _count(text: str) -> int:

@@ -114,7 +114,7 @@ class Metrics:
 
     def scalars(self) -> dict[str, float]:
         """Name the twelve numbers for the logger."""
-        return {field.name: getattr(self, field.name) for field in fields(self)[:12]}
+        return _numbers(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class PointMetrics:
 
     def scalars(self) -> dict[str, float]:
         """Name the ten numbers for the logger."""
-        return {field.name: getattr(self, field.name) for field in fields(self)[:10]}
+        return _numbers(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,12 @@ class OrientedMetrics:
 
     def scalars(self) -> dict[str, float]:
         """Name the four numbers for the logger."""
-        return {field.name: getattr(self, field.name) for field in fields(self)[:4]}
+        return _numbers(self)
+
+
+def _numbers(metrics: Metrics | PointMetrics | OrientedMetrics) -> dict[str, float]:
+    """Name all but the images and the classes, which are the last two fields."""
+    return {field.name: getattr(metrics, field.name) for field in fields(metrics)[:-2]}
 
 
 def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int]]) -> Metrics:
