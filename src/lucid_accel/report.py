@@ -106,13 +106,18 @@ def render(report: dict[str, Any]) -> str:
             f"    {equal}, set-up {row['setup_seconds']:.1f} s, memory {row['reserved_bytes'] / 2**20:.0f} MiB"
             + (f"; {row['verdict']}" if row["verdict"] else "")
         )
-        if row["beside"]:
-            lines.append("    replayed beside it: " + ", ".join(f"{name} {n}x" for name, n in row["beside"].items()))
+        if parts := [_part(*part) for part in row["beside"].items() if sum(part[1].values())]:
+            lines.append(f"    replayed beside it: {', '.join(parts)}")
         if row["without"]:
             lines.append(f"    native: {row['without']}")
         if row["payoff"] is not None and row["payoff"]["kept"]:
             lines.append(f"    {row['payoff']['why']}")
     return "\n".join(lines)
+
+
+def _part(name: str, calls: dict[str, int]) -> str:
+    native = ", ".join(f"{n} {reason}" for reason, n in calls.items() if reason != "replayed")
+    return f"{name} {calls['replayed']}x" + ("" if calls["replayed"] or not native else f" (native: {native})")
 
 
 def _folder(trainer: Trainer) -> Path | None:

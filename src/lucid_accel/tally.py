@@ -26,7 +26,7 @@ class Tally:
         proof_seconds: What of it was spent on proving.
         reserved: Bytes by which recordings made the device's reserved memory grow, where that is counted.
         held: What of them recordings hold that were not dropped to be made again.
-        beside: Replays of parts of the step beside the one that is counted, by name.
+        beside: Calls of parts of the step beside the one that is counted, by name: replayed, or native by reason.
         without: What stays native in this fit though it might be replayed, and why.
     """
 
@@ -40,7 +40,7 @@ class Tally:
     proof_seconds: float = 0.0
     reserved: int = 0
     held: int = 0
-    beside: Counter[str] = field(default_factory=Counter)
+    beside: dict[str, Counter[str]] = field(default_factory=dict)
     without: str = ""
     _timed_proofs: int = 0
 
@@ -82,7 +82,7 @@ class Tally:
             "replayed_steps": self.replayed_steps,
             "native": {str(reason): n for reason, n in sorted(self.native.items())},
             "first_batch": {str(reason): n for reason, n in sorted(self.first.items())},
-            "beside": dict(sorted(self.beside.items())),
+            "beside": {name: dict(sorted(calls.items())) for name, calls in self.beside.items()},
             "without": self.without,
             "proofs": self.proofs,
             "rearmed": self.rearmed,

@@ -11,7 +11,6 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from lucid_accel.graphs.router import Router
-from lucid_accel.graphs.routine import Routine
 from lucid_accel.replay.step import StepReplay
 from lucid_accel.testing import Outcome, digest, first_difference, run
 from lucid_core.optim.ema import AveragedNetwork
@@ -37,8 +36,7 @@ class Parts(StepReplay):
 
     def replays(self) -> list[int]:
         """How often clipping, the update and the average were replayed, as far as they are taken."""
-        names = [part._listener._name for part in self._parts if isinstance(part, Routine)]  # type: ignore[attr-defined]
-        return [self.tally.beside[name] for name in names]
+        return [calls["replayed"] for calls in self.tally.beside.values()]
 
 
 class Averaged(Muon):

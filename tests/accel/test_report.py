@@ -250,9 +250,24 @@ def test_parts_beside_the_step_are_told_and_so_is_what_stays_native(
     (row,) = report["accelerations"]
     (said,) = lines(caplog)
     if module is Muon:
-        assert row["beside"] == {"clipping": 14, "update": 14} and row["without"] == ""
+        calls = {"missing_grad": 7, "replayed": 14, "warmup": 3}
+        assert row["beside"] == {"clipping": calls, "update": calls} and row["without"] == ""
         assert "\n    replayed beside it: clipping 14x, update 14x" in said and "    native: " not in said
     else:
-        assert row["beside"] == {"clipping": 14}
+        assert row["beside"] == {"clipping": {"missing_grad": 7, "replayed": 14, "warmup": 3}}
         assert row["without"].startswith("the update, which needs MuSGD")
         assert f"\n    native: {row['without']}" in said
+
+
+def test_a_part_that_is_never_replayed_says_why(tape: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody exchanges a gradient in every step."""
+    caplog.set_level(logging.INFO)
+
+    def exchange(_: Trainer, module: LightningModule) -> None:
+        for x in module.parameters():
+            x.grad = None if x.grad is None else x.grad.clone()
+
+    acts: list[Callback] = [Act("on_after_backward", n, exchange) for n in range(24)]
+    (row,) = reported(tmp_path, [StepReplay(strict=True), *acts], Muon(), max_epochs=3)["accelerations"]
+    assert row["beside"]["update"] == {"missing_grad": 24, "replayed": 0}
+    assert "\n    replayed beside it: update 0x (native: 24 missing_grad)\n" in lines(caplog)[0]

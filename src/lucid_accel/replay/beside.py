@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from lucid_accel.acceleration import Acceleration
 from lucid_accel.reasons import Reason
 
@@ -17,7 +19,8 @@ class Beside:
     """
 
     def __init__(self, item: Acceleration, name: str) -> None:
-        self._item, self._name = item, name
+        self._item = item
+        self._calls = item.tally.beside[name] = Counter(replayed=0)
         self.proven = item.proven
         self.spent = item.spent
         self.retired = item.retired
@@ -32,7 +35,8 @@ class Beside:
 
     def native(self, reason: Reason) -> None:
         """A call was native."""
+        self._calls[reason] += 1
 
     def replayed(self) -> None:
         """A call was replayed."""
-        self._item.tally.beside[self._name] += 1
+        self._calls["replayed"] += 1

@@ -34,10 +34,11 @@ def clipping(routine: Routine, plugin: Precision, gradients: Gradients) -> Repla
     """Return what is called instead of ``clip_grad_by_norm`` of ``plugin``: norm and scaling, where gradients lie."""
 
     def clip(native: Callable[..., Any], optimizer: Optimizer, clip_val: float) -> None:
-        found = gradients(list(plugin.main_params(optimizer))) if is_stock() else None
-        if found is None:
+        if not is_stock():
             native(optimizer, clip_val)
             return
+        # Without any there is nothing to record, and the call is native.
+        found = gradients(list(plugin.main_params(optimizer))) or []
 
         run = _work(native, optimizer, clip_val)
         with torch.no_grad():
@@ -68,9 +69,6 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
         groups = [[x for x in group["params"] if x.grad is not None] for group in optimizer.param_groups]
         params = [x for group in groups for x in group]
         found = gradients(params)
-        if found is None:
-            native()
-            return
 
         run = _work(native)
 
@@ -80,7 +78,7 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
                 run,
                 (),
                 routine.device,
-                fixed=[*params, *found, *momenta],
+                fixed=[*params, *found, *momenta] if found else [],
                 written=[*params, *momenta],
                 settings=tuple(
                     (len(members), settings_of(group, LIVE))

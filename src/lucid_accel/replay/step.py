@@ -131,17 +131,22 @@ class StepReplay(Replay):
                 ended.callback(self.drive(router, strategy, undo))
 
             add(step, take(module, "step", self.owner, strategy, step, "training_step"))
-            parts = (Beside(self, name) for name in ("clipping", "update", "average"))
-            clip, update, follow = (Routine(apart, part, proven) for part in parts)
+
+            def beside(name: str) -> Routine:
+                return Routine(apart, Beside(self, name), proven)
+
             plugin, optimizer, average = site.trainer.precision_plugin, site.trainer.optimizers[0], _average(module)
             if own_method(plugin) is None:
+                clip = beside("clipping")
                 add(clip, replace(plugin, "clip_grad_by_norm", clipping(clip, plugin, step.gradients)))
             if isinstance(optimizer, MuSGD) and unlike_musgd(optimizer) is None:
+                update = beside("update")
                 replacement = updating(update, optimizer, step.gradients)
                 add(update, take(module, "update", self.owner, optimizer, replacement))
             else:
                 ended.callback(claim(module, "update", self.owner).release)
             if average is not None:
+                follow = beside("average")
                 add(follow, take(module, "ema", self.owner, average, averaging(follow, average)))
             else:
                 ended.callback(claim(module, "ema", self.owner).release)
