@@ -485,7 +485,8 @@ class Counted(Callback):
     def on_exception(self, trainer, pl_module, exception):
         (probe,) = (item for item in trainer.callbacks if isinstance(item, Probe))
         n = trainer.num_training_batches
-        before = min(BEFORE, n * (trainer.max_epochs - 1))
+        last = n * (trainer.max_epochs - 1)
+        before = min(BEFORE, max(last, last + n - 5))
         # The next one from which a whole profile fits into the epoch.
         while before % n and before % n + 5 > n:
             before += 1
