@@ -1,7 +1,9 @@
 """Measure what one training step costs the GPU: busy time, kernels and wall time, by phase.
 
-Synthetic batches, no loader: ``python benchmarks/step.py --batch 4 16 64 --record step.json``. Busy time is the union
-of the device's kernel, copy and memset intervals; wall time is of whole steps closed by a synchronisation.
+    python benchmarks/step.py --task detect --batch 4 16 64 --record step.json
+
+Synthetic batches, no loader. Busy time is the union of the device's kernel, copy and memset intervals; wall time is of
+whole steps closed by a synchronisation.
 """
 
 from __future__ import annotations
@@ -13,38 +15,66 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from record import made
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from lucid_accel.bench.device import busy, device_events
 from lucid_core.module import Detector
 from lucid_core.optim.build import build_optimizer
 from lucid_core.optim.ema import AveragedNetwork
-from lucid_core.types import Batch, Targets
+from lucid_core.types import Batch, Targets, Task
 
 PHASES = ("network", "objective", "backward", "update", "ema")
+#: Key points of an object, as COCO has them.
+POINTS = 17
+
+
+def targets_of(args: argparse.Namespace, batch: int) -> Targets:
+    """Return objects at random places, as many in each image; a mask is an ellipse in its box."""
+    rows = 1 << max(0, args.objects - 1).bit_length()
+    valid = torch.arange(rows).expand(batch, -1) < args.objects
+    sides = 10 + torch.rand(batch, rows, 2) * args.size * 0.25
+    corner = torch.rand(batch, rows, 2) * args.size * 0.7
+    boxes, labels = torch.cat((corner, corner + sides), 2), torch.randint(0, 80, valid.shape)
+    extra: dict[str, Tensor] = {}
+    if args.task == "segment":
+        cells = torch.arange(args.size // 4) * 4 + 2.0
+        grid = torch.stack(torch.meshgrid(cells, cells, indexing="xy"), 2)
+        away = (grid - (corner + sides / 2)[:, :, None, None]) / (sides / 2)[:, :, None, None]
+        extra["masks"] = away.square().sum(-1) < 1
+    elif args.task == "obb":
+        turn = torch.rand(batch, rows, 1) * torch.pi - torch.pi / 4
+        extra["rboxes"] = torch.cat((corner + sides / 2, sides.sort(2, descending=True).values, turn), 2)
+    elif args.task == "keypoints":
+        extra["points"] = corner.unsqueeze(2) + torch.rand(batch, rows, POINTS, 2) * sides.unsqueeze(2)
+        extra["visibility"] = torch.randint(0, 3, (batch, rows, POINTS))
+    inert = {name: _kept(tensor, valid) for name, tensor in extra.items()}
+    return Targets(_kept(boxes, valid), _kept(labels, valid), valid, **inert)
+
+
+def _kept(tensor: Tensor, valid: Tensor) -> Tensor:
+    """The rows of objects, and zeros elsewhere."""
+    return tensor * valid.reshape(*valid.shape, *[1] * (tensor.ndim - 2))
 
 
 class Step:
     """One training step over device tensors, in phases that can be timed apart."""
 
-    def __init__(self, batch: int, size: int, objects: int, variant: str, optimizer: str) -> None:
+    def __init__(self, batch: int, args: argparse.Namespace) -> None:
         torch.manual_seed(0)
         device = torch.device("cuda")
-        self.module = Detector([str(i) for i in range(80)], variant=variant, optimizer=optimizer)  # type: ignore[arg-type]
+        names = [str(i) for i in range(80)]
+        self.module = Detector(names, args.task, POINTS, args.variant, args.optimizer)
         self.module.to(device).train()
         self.module.network.to(memory_format=torch.channels_last)
-        self.optimizer = build_optimizer(optimizer, self.module.network.parameters(), 0.01, 0.95, 5e-4)  # type: ignore[arg-type]
+        self.optimizer = build_optimizer(args.optimizer, self.module.parameters(), 0.01, 0.95, 5e-4)
         self.average = AveragedNetwork(self.module.network)
-        capacity = 1 << max(0, objects - 1).bit_length()
-        corner = torch.rand(batch, capacity, 2, device=device) * size * 0.7
-        boxes = torch.cat((corner, corner + 10 + torch.rand_like(corner) * size * 0.25), 2)
-        valid = torch.arange(capacity, device=device).expand(batch, -1) < objects
-        targets = Targets(boxes * valid.unsqueeze(2), torch.randint(0, 80, valid.shape, device=device) * valid, valid)
-        images = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=device)
+        images = torch.randint(0, 256, (batch, 3, args.size, args.size), dtype=torch.uint8, device=device)
+        targets = Targets(*(None if t is None else t.to(device) for t in targets_of(args, batch)))
         self.batch = Batch(images, targets, torch.arange(batch), torch.zeros(batch, 3))
 
     def network(self) -> None:
@@ -60,7 +90,7 @@ class Step:
         self.losses.total.backward()
 
     def update(self) -> None:
-        torch.nn.utils.clip_grad_norm_(self.module.network.parameters(), 10.0)
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 10.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -87,7 +117,7 @@ def profiled(run: Callable[[], None], repeats: int) -> tuple[float, int, Counter
 
 
 def measure(args: argparse.Namespace, batch: int) -> dict[str, Any]:
-    step = Step(batch, args.size, args.objects, args.variant, args.optimizer)
+    step = Step(batch, args)
     for _ in range(8):
         step()
     torch.cuda.synchronize()
@@ -108,7 +138,7 @@ def measure(args: argparse.Namespace, batch: int) -> dict[str, Any]:
             parts[phase][0] += time_ms / 3
             parts[phase][1] += launched / 3
     row["phases"] = parts
-    print(f"batch {batch}: busy {total:.2f} ms, {kernels} kernels, wall {row['wall_ms']:.1f} ms")
+    print(f"{args.task}, batch {batch}: busy {total:.2f} ms, {kernels} kernels, wall {row['wall_ms']:.1f} ms")
     for phase, (time_ms, launched) in parts.items():
         print(f"  {phase:10} {time_ms:7.2f} ms {launched:6.0f} kernels")
     for name, time_ms in names.most_common(args.top):
@@ -118,6 +148,7 @@ def measure(args: argparse.Namespace, batch: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--task", choices=get_args(Task), default="detect")
     parser.add_argument("--batch", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--size", type=int, default=640)
     parser.add_argument("--objects", type=int, default=7)
@@ -134,7 +165,9 @@ def main() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
     rows = [measure(args, batch) for batch in args.batch]
     if args.record:
-        settings = {name: getattr(args, name) for name in ("size", "objects", "variant", "optimizer", "deterministic")}
+        settings = {
+            name: getattr(args, name) for name in ("task", "size", "objects", "variant", "optimizer", "deterministic")
+        }
         record = {
             "what": "one training step of a network from scratch, synthetic batches, bf16, channels_last, no loader",
             **made(args.commit),
