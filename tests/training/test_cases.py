@@ -186,7 +186,8 @@ def test_b24_a_run_ends_by_itself_and_leaves_no_process(
         "--trainer.log_every_n_steps=1",
         "--trainer.callbacks+=lucid_accel.NetworkReplay",
     ]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     output = tmp_path / "output.txt"
     with output.open("w") as out:
         # A shell lets what it starts in the background ignore ctrl-c, and what that starts too.

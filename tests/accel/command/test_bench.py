@@ -573,7 +573,8 @@ def test_what_is_left_is_said_in_words(seconds: float, words: str) -> None:
 def test_on_a_gpu_steps_are_profiled_and_memory_is_known(
     installed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, site: Path
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY / "src"), str(site)]))
+    path = [str(REPOSITORY / "src"), str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     write_shapes(installed / "tiny", train=64, val=4, size=64)
     options = ["--data.root=tiny", "--data.image_size=64", "--data.batch_size=4", "--trainer.max_epochs=3"]
     arms = ["--arms", "NetworkReplay+LossReplay", "--pairs=2", "--record=r.json"]
