@@ -13,6 +13,7 @@ from lucid_accel.graphs.call import Call, Signature
 from lucid_accel.graphs.engine import CollectionPause, Engine
 from lucid_accel.graphs.entry import Entry
 from lucid_accel.graphs.recording import Recording
+from lucid_accel.graphs.writes import writing_within
 
 __all__ = ["Shelf"]
 
@@ -104,13 +105,14 @@ class Shelf:
             entry.recording = None
             entry.grown += 1
         parameters = list(self.parameters().values())
+        known = [*self._module.parameters(), *self._module.buffers()]
         self.pause.begin()
         try:
             if self._attach and self.attached is None:
                 self.attached = Attached(parameters)
             entry.recording = Recording(
                 self._engine,
-                entry.recordable(call.sealed(self._names), native),
+                writing_within(known, entry.recordable(call.sealed(self._names), native)),
                 call.padded(capacity),
                 parameters,
                 list(self._module.buffers()),

@@ -19,7 +19,8 @@ class NetworkReplay(PartReplay):
     Wraps: the seam ``step.network``, or ``forward`` of the submodule that ``module`` names.
 
     Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; no hooks inside the part; a
-    forward without host reads, host randomness, or changes of Python state.
+    forward without host reads, host randomness, changes of Python state, or writes to tensors that are neither
+    parameters nor buffers of the part.
 
     Frozen: every Python value that the forward reads, such as ``trainer.current_epoch``; attributes of the modules are
     watched, what lies outside them is not. Containers of more than 256 items in an attribute are known by identity and

@@ -48,16 +48,17 @@ class StepReplay(Replay):
 
     Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; no part that is compiled, no
     hooks inside the module or on parameters; a batch of tensors in tuples, lists or dictionaries; a step without host
-    reads, host randomness, changes of Python state, metrics objects, Python numbers that it logs, or results that are
-    tensors of the batch. The update is replayed for the optimizer MuSGD, whose learning rate is on the device; any
-    other one stays native, and so do clipping that is not Lightning's and an average that is not the detector's.
+    reads, host randomness, changes of Python state, metrics objects, Python numbers that it logs, results that are
+    tensors of the batch, or writes to tensors that are neither parameters nor buffers. The update is replayed for the
+    optimizer MuSGD, whose learning rate is on the device; any other one stays native, and so do clipping that is not
+    Lightning's and an average that is not the detector's.
 
     Frozen: every Python value that the step reads. Attributes of submodules are watched, and those of the module that
     the step mentions by name, with what is in them, objects in objects down to the third; a step that mentions
     ``current_epoch``, ``global_step``, ``trainer``, ``optimizers``, ``lr_schedulers``, ``experiment`` or
     ``log_metrics``, or reads ``batch_idx`` or what else in its batch is no tensor on the device, is not recorded. What
-    lies outside the module is not watched, nor are the names in a backward of your own; a step that writes to tensors
-    there does it twice where it is proven. What a step prints, or writes to elsewhere than its log, it does natively
+    lies outside the module is not watched, nor are the names in a backward of your own, which does twice what it writes
+    to tensors there where it is proven. What a step prints, or writes to elsewhere than its log, it does natively
     only. The limit of clipping, the settings of the optimizer and its methods are watched at every step; learning rate,
     decay, progressive weight and weight of the average are read from the device and stay live. Gradients lie in memory
     that the next backward overwrites; who keeps one beyond the step should copy it.

@@ -53,6 +53,51 @@ def test_a_part_that_returns_what_it_was_given_or_holds_is_never_recorded(net: t
     assert "returns an input, a parameter or a buffer" in twin.notes.retirements[0][1]
 
 
+class Counting(Net):
+    """Counts its calls in a tensor that is no buffer, or in one that somebody else has, or in a buffer."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.register_buffer("own", torch.zeros(2))
+        self.plain = torch.zeros(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.zeros_like(self.own)
+        made[0].add_(1)
+        counts = {"buffer": self.own, "attribute": self.plain, "elsewhere": ELSEWHERE}[self.where]
+        # Through a view, by one of many, and as the result of an operator that is given it.
+        counts[:1].add_(made[0])
+        torch._foreach_add_([made, counts], 1)
+        torch.add(counts, 1, out=counts)
+        return super().forward(x)
+
+
+ELSEWHERE = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("where", "reason", "why"),
+    [
+        ("attribute", Reason.SCALARS, "plain"),
+        ("elsewhere", Reason.CAPTURE_FAILED, "writes to a tensor of shape (1,) that is no parameter or buffer"),
+    ],
+)
+def test_a_part_that_writes_to_what_is_not_its_own_is_never_recorded(where: str, reason: Reason, why: str) -> None:
+    ELSEWHERE.zero_()
+    twin = Twin(Counting(where))
+    for _ in range(5):
+        twin.step(images())
+    assert twin.notes.retirements[0][0] is reason
+    assert why in twin.notes.retirements[0][1]
+    # Both nets count in the same one, where it belongs to neither.
+    assert (ELSEWHERE if where == "elsewhere" else twin.module.plain)[0] == (30 if where == "elsewhere" else 15)
+
+
+def test_a_part_that_writes_to_its_buffers_is_recorded() -> None:
+    assert not replaying(Counting("buffer")).notes.retirements
+
+
 def test_a_witness_keeps_what_is_read_and_not_what_is_made() -> None:
     outside, inside = torch.randn(3), []
     with Witness(torch.device("cpu")) as witness:
