@@ -170,7 +170,9 @@ def _ratio(value: float, base: float | None) -> float | None:
 
 def say(batch: int, arm: str, found: dict[str, Any]) -> None:
     """Print the figures of one arm."""
-    host = f", host {found['host_ms']['median']:.2f} ms" if "host_ms" in found else ""
+    host = (
+        f", host {found['host_ms']['median']:.2f} ms, dry {found['dry_ms']['median']:.2f}" if "host_ms" in found else ""
+    )
     print(
         f"batch {batch} {arm:14} step {found['step_ms']['median']:6.1f} ms, busy {found['busy_ms']:5.1f} "
         f"(step {found['over_busy']} times it), "
@@ -179,8 +181,9 @@ def say(batch: int, arm: str, found: dict[str, Any]) -> None:
         f"set-up {found['setup_seconds']} s{host}",
         flush=True,
     )
-    for entry in found.get("host_functions", ()):
-        print(f"    {entry['own_ms']:8.3f} ms {entry['calls']:8.1f}x {entry['function']}", flush=True)
+    for entry in (*found.get("host_functions", ()), *found.get("host_parts", ())):
+        own, whole = entry["own_ms"], entry["with_callees_ms"]
+        print(f"    {own:8.3f} ms, {whole:8.3f} with callees, {entry['calls']:8.1f}x {entry['function']}", flush=True)
 
 
 def main() -> None:

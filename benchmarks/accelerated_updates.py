@@ -23,7 +23,7 @@ from record import Red, add_windows, begin, parser_of, quieten, write
 from torch.profiler import ProfilerActivity, profile
 
 from lucid_accel import Replay, UpdateReplay
-from lucid_accel.bench.device import busy
+from lucid_accel.bench.device import busy, device_events
 from lucid_accel.bench.figures import interval, summary
 from lucid_accel.graphs.engine import engine_for
 from lucid_accel.graphs.job import Job
@@ -48,6 +48,7 @@ class Phases(Callback):
         arms = (NATIVE, "+".join(replay.name for replay in replays))
         self.ms: dict[str, dict[str, list[list[float]]]] = {arm: {"clip": [], "update": []} for arm in arms}
         self.busy: dict[str, dict[str, list[float]]] = {arm: {"clip": [], "update": []} for arm in arms}
+        self.span: dict[str, dict[str, list[float]]] = {arm: {"clip": [], "update": []} for arm in arms}
         self.kernels: dict[str, dict[str, int]] = {arm: {} for arm in arms}
         self._arms = arms
         self._batch = -1
@@ -90,6 +91,7 @@ class Phases(Callback):
                     torch.cuda.synchronize()
                 taken, self.kernels[arm][phase] = busy(seen, 1)
                 self.busy[arm][phase].append(taken)
+                self.span[arm][phase].append(span(seen))
                 return result
             start = perf_counter()
             result = call(*args)
@@ -127,11 +129,19 @@ def phases(args: argparse.Namespace, batch: int) -> dict[str, Any]:
                 "native_busy_ms": round(median(meter.busy[NATIVE][phase]), 3),
                 "busy_ms": round(compute, 3),
                 "over_busy": round(median(taken) / compute, 3),
+                # What is more than busy in it is gaps between kernels; what is more in the whole is the host before it.
+                "span_ms": round(median(meter.span[replayed][phase]), 3),
                 "kernels": meter.kernels[replayed][phase],
                 "native_kernels": meter.kernels[NATIVE][phase],
             }
             print(name, found[name], flush=True)
     return {"batch": batch, "parity": f"green: {args.parity} steps, {len(reference)} equal places", "arms": found}
+
+
+def span(profiler: profile) -> float:
+    """Return milliseconds from the first thing that the device does to the end of the last one."""
+    ranges = [x.time_range for x in device_events(profiler)]
+    return float(max(x.end for x in ranges) - min(x.start for x in ranges)) / 1e3
 
 
 def median(values: Sequence[float]) -> float:

@@ -6,8 +6,10 @@ import cProfile
 import pstats
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from lightning.pytorch import Callback, Trainer
@@ -91,42 +93,47 @@ def switch(replays: Sequence[Replay], arm: str) -> None:
 
 
 class Host(Callback):
-    """Times what the host does in a step, from one batch to the next, then profiles it.
+    """Times what the host does in a step, from one batch to the next: as it is, dry, and profiled.
 
     The device is waited for before each step, never within one: its queue is empty when the host begins, so the host
-    launches without ever being held up, unless something in the step reads from the device. Comes after all other
-    callbacks.
+    launches without ever being held up, unless something in the step reads from the device. Dry steps do all the same,
+    but for the launch of graphs; the values that they leave mean nothing. Comes after all other callbacks.
 
     Args:
         warmup: Steps before.
-        steps: Steps that are timed, and as many that are profiled.
+        steps: Steps of each kind.
     """
 
     def __init__(self, warmup: int, steps: int = 50) -> None:
         self.warmup, self.steps = warmup, steps
-        self.ms: list[float] = []
+        self.ms: dict[str, list[float]] = {"host": [], "dry": [], "profiled": []}
         self._start = 0.0
         self._profile = cProfile.Profile()
+        self._dry = ExitStack()
 
     @property
     def length(self) -> int:
         """Steps of a fit that this needs."""
-        return self.warmup + 2 * self.steps + 1
+        return self.warmup + len(self.ms) * self.steps + 1
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         taken, step = (time.perf_counter() - self._start) * 1e3, batch_idx - self.warmup
-        if step > self.steps:
+        if step > 2 * self.steps:
             self._profile.disable()
-        elif step > 0:
-            self.ms.append(taken)
-        if 0 <= step < 2 * self.steps:
+        if step > 0:
+            list(self.ms.values())[(step - 1) // self.steps].append(taken)
+        if step == self.steps:
+            self._dry.enter_context(patch.object(torch.cuda.CUDAGraph, "replay", lambda graph: None))
+        if step == 2 * self.steps:
+            self._dry.close()
+        if step >= 0:
             wait()
-            if step >= self.steps:
+            if 2 * self.steps <= step < len(self.ms) * self.steps:
                 self._profile.enable()
             self._start = time.perf_counter()
 
     def figures(self) -> dict[str, Any]:
-        """Return milliseconds of a step, and the functions that a profiled one spends most of its time in."""
+        """Return milliseconds of a step, and the functions that take most of a profiled one, alone and with callees."""
         functions = [
             {
                 "function": f"{_short(file)}:{line} {name}" if line else name,
@@ -136,10 +143,11 @@ class Host(Callback):
             }
             for (file, line, name), (_, calls, own, total, _) in pstats.Stats(self._profile).stats.items()  # type: ignore[attr-defined]
         ]
-        return {
-            "host_ms": summary(self.ms),
-            "host_functions": sorted(functions, key=lambda entry: -entry["own_ms"])[:MOST],
-        }
+        own = sorted(functions, key=lambda entry: -entry["own_ms"])[:MOST]
+        parts = [entry for entry in functions if str(entry["function"]).startswith("lucid_accel")]
+        whole = sorted(parts, key=lambda entry: -entry["with_callees_ms"])[:MOST]
+        times = {f"{kind}_ms": summary(taken) for kind, taken in self.ms.items()}
+        return {**times, "host_functions": own, "host_parts": whole}
 
 
 def _short(file: str) -> str:

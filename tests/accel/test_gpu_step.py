@@ -29,7 +29,7 @@ from tests.accel.conftest import Net, trainer_for
 from tests.accel.conftest import batches as pictures
 from tests.accel.muon import Muon
 from tests.accel.steps import Averaged, Parts
-from tests.accel.test_gpu_updates import BF16, CLIPPED, GPU, Overflow, Scale, batches, detector, memory
+from tests.accel.test_gpu_updates import BF16, CLIPPED, GPU, SEGMENT, Overflow, Scale, batches, detector, memory
 
 pytestmark = [
     pytest.mark.gpu,
@@ -309,9 +309,9 @@ def test_the_end_of_a_fit_and_a_retirement_give_the_memory_back() -> None:
     assert item.tally.reserved
     assert seen[12][0] > seen[1][0] + 12, "a recording has two sets of gradients"
     assert seen[15][0] <= seen[1][0] + 1
-    assert seen[15][1] <= seen[1][1] + 8
+    assert seen[15][1] <= seen[1][1] + SEGMENT
     assert after[0] <= before[0] + 1
-    assert after[1] <= before[1] + 8
+    assert after[1] <= before[1] + SEGMENT
 
 
 class Peak(Callback):
@@ -330,7 +330,10 @@ class Peak(Callback):
 
 
 def test_reserved_memory_grows_by_little_more_than_the_activations() -> None:
-    sixteen = partial(tiny_batches, 14, batch=16, size=320, objects=(4,))
+    def sixteen() -> list[Batch]:
+        # Without the last one, which has a picture fewer, and whose native step needs activations of its own.
+        return tiny_batches(15, batch=16, size=320, objects=(4,))[:-1]
+
     peaks = []
     for items in ([], [StepReplay(strict=True)]):
         memory()

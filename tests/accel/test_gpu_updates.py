@@ -501,6 +501,8 @@ def test_a_capture_that_fails_may_stop_the_run(kind: type[Replay]) -> None:
 
 
 MIB = 1 << 20
+#: MiB that the allocator takes for tensors of more than one: a small one that stays keeps it all.
+SEGMENT = 22
 
 
 def memory() -> tuple[int, int]:
@@ -520,7 +522,7 @@ def test_the_end_of_a_fit_gives_the_memory_back(kind: str) -> None:
     assert all(item.tally.replayed and item.tally.reserved for item in items)
     after = memory()
     assert after[0] <= before[0] + 1
-    assert after[1] <= before[1] + 8
+    assert after[1] <= before[1] + SEGMENT
 
 
 def move_parameter(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -551,7 +553,7 @@ def test_retiring_gives_the_memory_back(kind: type[Replay], spoil: Any, monkeypa
     assert (item.tally.replayed, item.tally.proofs) == (4, 1)
     assert seen[6][0] > seen[1][0] + 6, "a recording has a copy of all gradients"
     assert seen[9][0] <= seen[1][0] + 1
-    assert seen[9][1] <= seen[1][1] + 8
+    assert seen[9][1] <= seen[1][1] + SEGMENT
 
 
 # Controls: each breaks one thing, and the comparison must see it.
