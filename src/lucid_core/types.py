@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "CELL",
     "Anchors",
     "Assignment",
     "Batch",
@@ -44,6 +45,9 @@ __all__ = [
     "Task",
     "Terms",
 ]
+
+#: Pixels of the canvas along a side of a cell of masks and prototypes.
+CELL = 4
 
 #: What a detector finds besides the class and the box of an object: nothing, its mask, the rotation of its box, or its
 #: key points.

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lucid_core.data.masks import STRIDE, rasterise
+from lucid_core.data.masks import rasterise
 from lucid_core.data.types import DETECT, DataError, Instances, Record, Sample, Wanted
-from lucid_core.types import Batch, Targets
+from lucid_core.types import CELL, Batch, Targets
 
 __all__ = [
     "check_boxes",
@@ -122,7 +122,7 @@ def collate(samples: Sequence[Sample], records: Sequence[Record], classes: int, 
         "valid": np.zeros(shape, np.bool_),
     }
     if wanted.task == "segment":
-        arrays["masks"] = np.zeros((*shape, size // STRIDE, size // STRIDE), np.bool_)
+        arrays["masks"] = np.zeros((*shape, size // CELL, size // CELL), np.bool_)
     elif wanted.task == "obb":
         arrays["rboxes"] = np.zeros((*shape, 5), np.float32)
     elif wanted.task == "keypoints":

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid_core.data.types import Float32
+from lucid_core.types import CELL
 
-__all__ = ["STRIDE", "rasterise"]
-
-#: Pixels of the canvas along a side of a cell.
-STRIDE = 4
+__all__ = ["rasterise"]
 
 
-def rasterise(polygons: Sequence[tuple[Float32, ...]], size: int, stride: int = STRIDE) -> NDArray[np.bool_]:
+def rasterise(polygons: Sequence[tuple[Float32, ...]], size: int, stride: int = CELL) -> NDArray[np.bool_]:
     """Mark the cells whose centres lie inside polygons.
 
     The rings of an object are filled together by the even-odd rule, so holes stay holes. A centre on a border belongs

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lucid_core.data.masks import STRIDE
+from lucid_core.types import CELL
 
 __all__ = ["PREFETCH", "Workers", "allot", "free_shared_memory"]
 
@@ -63,7 +63,7 @@ def allot(
     val = min(train, 4) if val_workers == "auto" else val_workers
     room, limit = PER_PROCESSOR * share, f"would be more than {PER_PROCESSOR} per processor"
     free = free_shared_memory()
-    ahead = PREFETCH * batch_size * (3 * size * size + masks * (size // STRIDE) ** 2)
+    ahead = PREFETCH * batch_size * (3 * size * size + masks * (size // CELL) ** 2)
     if free is not None and free // 2 // processes // ahead < room:
         room = free // 2 // processes // ahead
         limit = (

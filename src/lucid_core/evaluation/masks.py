@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
 from lucid_core.data.letterbox import Letterbox
-from lucid_core.data.masks import STRIDE
 from lucid_core.data.types import Rle, Segment
 from lucid_core.evaluation.original import Float64
+from lucid_core.types import CELL
 
 __all__ = ["encode", "masks_in", "rle_of"]
 
@@ -57,7 +57,7 @@ def masks_in(
 
 def _cells(places: Float64, count: int) -> tuple[NDArray[np.intp], Float32]:
     """Cells before places on the canvas, and how far they are towards the next; constant beyond the outer centres."""
-    cells = np.clip(places / STRIDE - 0.5, 0, count - 1)
+    cells = np.clip(places / CELL - 0.5, 0, count - 1)
     before = np.minimum(cells.astype(np.intp), count - 2)
     return before, (cells - before).astype(np.float32)
 

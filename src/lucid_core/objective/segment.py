@@ -10,12 +10,10 @@ from torch.nn import functional
 
 from lucid_core.objective.objective import Gains, Objective
 from lucid_core.objective.positives import mean_of, rows_of, select_positives
-from lucid_core.types import Assignment, MaskTerms, Predictions, Targets
+from lucid_core.types import CELL, Assignment, MaskTerms, Predictions, Targets
 
 __all__ = ["SegmentGains", "SegmentObjective", "mask_term", "semantic_target", "semantic_term"]
 
-#: Pixels of the canvas for each cell of the prototypes.
-CELL = 4
 #: Masks of an image that one branch learns from: maps of 13 MB for each image in float32 at 640 pixels, in a handful of
 #: tensors of which three stay until backward.
 CAPACITY = 128
