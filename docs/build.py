@@ -255,7 +255,7 @@ def _measured_steps() -> str:
             f"{found['busy_ms']:.1f} ms | {found['step_ms']['median'] / found['busy_ms']:.2f} | "
             f"{found['setup_seconds']:.1f} s | {found['reserved_mib']} MiB "
             f"({found['reserved_mib'] / row['arms']['native']['reserved_mib']:.2f}) | {found['peak_mib']} MiB |"
-            + (f" {found['host_ms']['median']:.1f} ms |" if hosted else "")
+            + (f" {_host(found)} |" if hosted else "")
             for row in record["rows"]
             for arm, found in row["arms"].items()
         ]
@@ -265,7 +265,11 @@ def _measured_steps() -> str:
             "turn within one fit, checkpoints of all arms equal in bits. Times faster: median of the windows, and the "
             "95 % interval of the mean. Busy: time in which the GPU computes."
             + _routing(record, " Deciding costs a step {} of host time.")
-            + (" Host: what the host does in a step whose launches never wait." if hosted else ""),
+            + (
+                " Host: what it does in a step whose launches never wait, and the same dry, with no graph launched."
+                if hosted
+                else ""
+            ),
             "",
             "| batch | | step | times faster | GPU busy | step over busy | set-up | memory reserved (over native) | "
             "peak, with proof |" + (" host |" if hosted else ""),
@@ -276,6 +280,11 @@ def _measured_steps() -> str:
         if (picture := _picture_of(record)) is not None:
             parts += [f"![Steps over batch sizes](pictures/{picture.name})", ""]
     return "\n".join(parts).strip() or "Steps: no record yet."
+
+
+def _host(found: dict[str, Any]) -> str:
+    times = [f"{found[kind]['median']:.1f} ms" for kind in ("host_ms", "dry_ms") if kind in found]
+    return ", dry ".join(times)
 
 
 def _picture_of(record: dict[str, Any]) -> Path | None:
