@@ -61,10 +61,57 @@ def rows(data: Yolo) -> Yolo:  # noqa: F811
         (["left_eye", "nose"], None),
         (["left-eye", "left_eye", "right_eye"], None),
         (["", ""], None),
+        (["LShoulder", "RShoulder", "LHip", "RHip"], ((0, 1), (2, 3))),
+        (["lshoulder", "rshoulder", "rhip", "lhip", "neck"], ((0, 1), (2, 3))),
+        (["shoulderl", "shoulderR", "shoulderr", "kneeLeft", "kneeRight"], None),
+        (["RANKLE", "LANKLE", "LToe2", "RToe2"], ((0, 1), (2, 3))),
+        (["leftshoulder", "rightshoulder", "hipright", "hipleft"], ((0, 1), (2, 3))),
+        (["hand_lthumb", "hand_rthumb", "lip", "rear", "tail"], ((0, 1),)),
+        (["LHip", "RHip", "LKnee"], None),
+        (["ll", "rl", "lr"], None),
+        (["1", "2", "3", "4"], None),
+        (["new-point-0", "new-point-1"], None),
+        (["p1", "P2", "p 3"], None),
+        (["spine1", "spine2", "head"], ()),
+        (["gauche", "droite"], ()),
+        (["nose"], ()),
+        (["1"], ()),
     ],
 )
 def test_names_say_which_points_change_places_in_a_mirror(names: list[str], pairs: Any) -> None:
     assert mirror_pairs(names) == pairs
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "said"),
+    [
+        (["LEye", "REye", "nose"], None, ""),
+        (["1", "2", "3"], Kind.NO_MIRROR, "named 1, 2, 3, which pairs no left with a right"),
+        (["new-point-0", "new-point-1", "new-point-2"], Kind.NO_MIRROR, "new-point-0, new-point-1"),
+        (["gauche", "droite", "nez"], Kind.NO_SIDES, "none of gauche, droite, nez says left or right"),
+        (["left_eye", "right_eye", "chin_1", "chin_2", "nose"], Kind.NO_SIDES, "none of chin_1, chin_2 says"),
+    ],
+)
+def test_names_that_say_no_side_are_told_by_both_readers(
+    posed: Coco,
+    rows: Yolo,
+    names: list[str],
+    kind: Kind | None,
+    said: str,
+) -> None:
+    rows.config |= {"kpt_shape": [len(names), 3], "kpt_names": {0: names}, "flip_idx": None}
+    for number in range(3):
+        rows.picture(f"train/{number}.png", "0 0.5 0.5 0.25 0.5" + " 0.5 0.25 2" * len(names))
+    posed.content["categories"][0]["keypoints"] = names
+    posed.content["annotations"][1]["keypoints"] = [5, 5, 2] * len(names)
+    for found in (read(posed), read_rows(rows)):
+        assert [one.kind for one in found.problems] == ([] if kind is None else [kind])
+        assert all(said in str(one) and not one.kind.effect.is_fault for one in found.problems)
+        assert found.points is not None and found.points.names == tuple(names)
+        assert (found.points.pairs is None) == (kind is Kind.NO_MIRROR)
+    # Who states the table has said it.
+    rows.config["flip_idx"] = list(range(len(names)))
+    assert read_rows(rows).problems == ()
 
 
 def test_coco_gives_table_points_and_truth(posed: Coco) -> None:

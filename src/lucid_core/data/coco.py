@@ -21,7 +21,7 @@ from lucid_core.data.coco_values import (
     matching_id,
     read_categories,
 )
-from lucid_core.data.points import NOT_MIRRORED
+from lucid_core.data.points import mirror_remark
 from lucid_core.data.problems import Fault, Kind, Problem
 from lucid_core.data.records import DataSet, Listing, make_instances, make_truth
 from lucid_core.data.scan import PictureScan, Size
@@ -117,9 +117,8 @@ class _Reader:
         self.count, counts = None if self.points is None else self.points.count, list[int]()
         if task == "detect":
             self.count, counts = point_count(content)
-        if self.points is not None and self.points.pairs is None:
-            named = f"named {', '.join(self.points.names)}" if self.points.names else "without names"
-            self.tell(Kind.NO_MIRROR, f"its key points are {named}, which pairs no left with a right: {NOT_MIRRORED}")
+        if self.points is not None and (remark := mirror_remark(self.points)) is not None:
+            self.tell(*remark)
         if counts and self.count is None:
             differ = f"key points come in different numbers or in none ({counts}); none are read, boxes are kept"
             self.tell(Kind.KEY_POINTS, differ)

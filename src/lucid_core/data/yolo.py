@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lucid_core.data.points import NOT_MIRRORED, PointTable
+from lucid_core.data.points import PointTable, mirror_remark
 from lucid_core.data.problems import Fault, Kind, Problem
 from lucid_core.data.records import DataSet, make_instances, make_truth
 from lucid_core.data.scan import PictureScan, Size
@@ -107,9 +107,11 @@ class _Reader:
         self.task: Task = task
         self.points, shape = _points(files, task)
         self._rows = YoloRows(task, len(files.names), shape)
-        if self.points is not None and self.points.pairs is None:
-            seen = f"{files.file}: has no usable flip_idx for its {self.points.count} key points: {NOT_MIRRORED}"
-            self.tell(Kind.NO_MIRROR, seen, files.file)
+        # A stated flip_idx is sure, whatever the names say.
+        if self.points is not None and files.config.get("flip_idx") is None:
+            remark = mirror_remark(self.points)
+            if remark is not None:
+                self.tell(remark[0], f"{files.file}: has no flip_idx, and {remark[1]}", files.file)
         #: Label files, and the picture that each was first read for.
         self.labelled: dict[Path, Path] = {}
 
