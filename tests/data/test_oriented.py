@@ -10,15 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from lucid_core.data.augment import Augmenter, Recipe
 from lucid_core.data.coco import read_coco
+from lucid_core.data.collate import check_rboxes
 from lucid_core.data.geometry import corners
 from lucid_core.data.layout import open_classes, open_split
+from lucid_core.data.plan import EpochPlan
 from lucid_core.data.problems import Fault, Kind
-from lucid_core.data.quads import from_rbox, oriented
+from lucid_core.data.quads import LEAST_SIDE, from_rbox, oriented
 from lucid_core.data.records import DataSet
-from lucid_core.data.types import DataError, NoSplit
+from lucid_core.data.types import DataError, Instances, NoSplit, SampleKey
 from lucid_core.data.yolo import read_yolo
 
+from .synthetic import SIZE, PaintedSource, make_record
 from .test_coco import HEIGHT, WIDTH, Coco, coco  # noqa: F401 - a fixture
 from .test_yolo import Yolo, data  # noqa: F401 - a fixture
 
@@ -104,6 +108,9 @@ def test_a_square_has_its_angle_within_a_quarter_turn() -> None:
         ([5, 5, 5, 5, 5, 5, 5, 5], Kind.NO_AREA),
         ([5, 5, 25, 5, 25, 5, 5, 5], Kind.NO_AREA),
         ([-50, -50, -40, -50, -40, -45, -50, -45], Kind.NO_AREA),
+        ([5, 5, 25, 5, 25, 5.00001, 5, 5.00001], Kind.NO_AREA),
+        ([5, 5, 25, 5, 35, 5.00001, 15, 5.00001], Kind.NO_AREA),
+        ([-20, 5, 0.001, 5, 0.001, 20, -20, 20], Kind.NO_AREA),
         ([float("nan"), 0, 10, 0, 10, 10, 0, 10], Kind.NOT_FINITE),
         ([float("inf"), 0, 10, 0, 10, 10, 0, 10], Kind.NOT_FINITE),
     ],
@@ -112,6 +119,24 @@ def test_four_corners_that_are_no_box_are_a_fault(quad: list[float], kind: Kind)
     with pytest.raises(Fault) as fault:
         oriented(np.array(quad, np.float64).reshape(4, 2), WIDTH, HEIGHT)
     assert fault.value.kind is kind
+
+
+def test_whatever_the_reader_keeps_can_be_taught() -> None:
+    rng = np.random.default_rng(0)
+    side = 4000
+    centres, lengths = rng.uniform(1000, 3000, (2, 300)), rng.uniform(500, 1900, (1, 300))
+    rows = np.concatenate([centres, lengths, LEAST_SIDE * rng.uniform(1.1, 3, (1, 300)), rng.uniform(0, 3, (1, 300))])
+    found = [oriented(from_rbox(row), side, side) for row in rows.T]
+    boxes = np.array([one.box for one in found], np.float32)
+    rboxes = np.array([one.rbox for one in found], np.float32)
+    instances = Instances(boxes, np.zeros(len(boxes), np.int64), ((),) * len(boxes), rboxes)
+    records = tuple(make_record(index, side, side, instances) for index in range(4))
+    recipe = Recipe(degrees=180, shear=20, scale=1)
+    augmenter = Augmenter(PaintedSource(records), records, EpochPlan(4, 0, None, 0), SIZE, recipe, 0)
+    samples = [augmenter.sample(SampleKey(epoch, position, True)) for epoch in range(10) for position in range(4)]
+    assert sum(len(made.instances) for made in samples) > 1000
+    for made in samples:
+        check_rboxes(made, records[0].image)
 
 
 def test_a_corner_that_is_pushed_in_gives_the_smallest_rectangle_and_is_told() -> None:

@@ -13,7 +13,10 @@ from lucid_core.data.problems import Fault, Kind
 from lucid_core.data.records import TOLERANCE
 from lucid_core.data.types import Float32
 
-__all__ = ["Oriented", "from_rbox", "oriented"]
+__all__ = ["LEAST_SIDE", "Oriented", "from_rbox", "oriented"]
+
+#: Pixels. Float32 corners of a thinner box fall together once a training sample has moved them.
+LEAST_SIDE = 1e-2
 
 
 class Oriented(NamedTuple):
@@ -46,7 +49,7 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
         height: Of the picture, pixels.
 
     Raises:
-        Fault: A corner is not finite, edges cross, or there is no area inside the picture.
+        Fault: A corner is not finite, edges cross, or a side inside the picture is under :data:`LEAST_SIDE`.
     """
     seen = "corners " + " ".join(f"{value:g}" for value in quad.ravel())
     if not np.isfinite(quad).all():
@@ -82,8 +85,9 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
             text = f"{seen} reach outside the {width} x {height} image; clipped at the border"
             notes.append((Kind.CLIPPED, text))
     sides = np.float32(outer[2:]) - np.float32(outer[:2])
-    if area <= 0 or min(rbox[2:4]) <= 0 or (sides <= 0).any():
-        raise Fault(Kind.NO_AREA, f"{seen} have no area inside the {width} x {height} image")
+    # The area of a sheared sliver tells it from the rectangle that edges of its lengths would make.
+    if area < LEAST_SIDE * lengths.max() or min(rbox[2:4]) < LEAST_SIDE or (sides <= 0).any():
+        raise Fault(Kind.NO_AREA, f"{seen} are less than {LEAST_SIDE:g} px across inside the {width} x {height} image")
     x1, y1, x2, y2 = outer.tolist()
     return Oriented(quad, rbox, (x1, y1, x2, y2), area, tuple(notes))
 
