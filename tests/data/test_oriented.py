@@ -63,6 +63,7 @@ class Dota:
 @pytest.fixture
 def dota(tmp_path: Path) -> Dota:
     one = Dota(tmp_path)
+    (tmp_path / "classes.txt").write_text("plane\nstorage tank\n")
     one.picture("0", f"{' '.join(map(str, TURNED))} plane 0\n")
     one.picture("1", "10 10 30 10 30 20 10 20 storage tank 1\n")
     return one
@@ -178,6 +179,14 @@ def test_coco_takes_five_numbers_where_they_are_stated(turned: Coco) -> None:
     np.testing.assert_allclose(read(turned).records[0].truth.quads, [np.reshape(TURNED, (4, 2))], atol=1e-9)  # type: ignore
 
 
+def test_coco_takes_angles_of_a_turn_and_knows_degrees(turned: Coco) -> None:
+    turned.add(1, rbox=[30, 25, 20, 10, ANGLE - 2 * math.pi])
+    turned.add(1, rbox=[30, 25, 20, 10, 45])
+    found = read(turned)
+    np.testing.assert_allclose(found.records[0].instances.rboxes, [[30, 25, 20, 10, ANGLE]], atol=1e-5)
+    assert "angle 45, which looks like degrees; write it in radians" in str(found.problems[0])
+
+
 @pytest.mark.parametrize(
     ("extra", "kind"),
     [
@@ -191,6 +200,8 @@ def test_coco_takes_five_numbers_where_they_are_stated(turned: Coco) -> None:
         ({"rbox": [1, 2, 3, 4]}, Kind.NO_CORNERS),
         ({"rbox": [1, 2, -3, 4, 0]}, Kind.NO_AREA),
         ({"rbox": [1, 2, 3, 4, None]}, Kind.NOT_FINITE),
+        ({"rbox": [30, 25, 20, 10, 45]}, Kind.OUT_OF_RANGE),
+        ({"rbox": [30, 25, 20, 10, -6.3]}, Kind.OUT_OF_RANGE),
     ],
 )
 def test_an_object_without_four_corners_is_left_out_by_name(turned: Coco, extra: Any, kind: Kind) -> None:
@@ -244,8 +255,12 @@ def test_a_row_of_another_dialect_is_told_with_its_line(data: Yolo, row: str, ki
 
 def test_corners_may_reach_outside_of_the_picture(data: Yolo) -> None:  # noqa: F811
     found = rows_of(data, "0 -0.1 0.1 0.5 0.1 0.5 0.4 -0.1 0.4\n")
-    assert [one.kind for one in found.problems] == [Kind.CLIPPED]
+    assert found.problems == ()
     np.testing.assert_allclose(found.records[0].instances.boxes, [[0, 4.8, 32, 19.2]], atol=1e-4)
+    np.testing.assert_allclose(found.records[0].instances.rboxes, [[12.8, 12, 38.4, 14.4, 0]], atol=1e-4)  # type: ignore
+    found = rows_of(data, "0 -0.5 0.1 0.5 0.1 0.5 0.4 -0.5 0.4\n")
+    assert [one.kind for one in found.problems] == [Kind.CLIPPED]
+    np.testing.assert_allclose(found.records[0].instances.rboxes, [[16, 12, 32, 14.4, 0]], atol=1e-4)  # type: ignore
 
 
 def test_dota_text_is_read_with_names_difficulty_and_headers(dota: Dota) -> None:
@@ -260,11 +275,71 @@ def test_dota_text_is_read_with_names_difficulty_and_headers(dota: Dota) -> None
     assert open_classes(dota.root, "train", task="obb").class_names == found.class_names
 
 
-def test_both_splits_of_dota_text_have_one_class_table(dota: Dota) -> None:
+def test_without_a_list_the_classes_are_those_of_all_rows_and_that_is_told(dota: Dota) -> None:
     dota.picture("9", "10 10 30 10 30 20 10 20 boat 0\n", "val")
-    assert dota.read("val").class_names == dota.read().class_names == ("boat", "plane", "storage tank")
     (dota.root / "classes.txt").write_text("storage tank\nboat\nplane\n")
-    assert dota.read("val").class_names == dota.read().class_names == ("storage tank", "boat", "plane")
+    for split in ("train", "val"):
+        assert dota.read(split).class_names == ("storage tank", "boat", "plane") and dota.read(split).problems == ()
+    (dota.root / "classes.txt").unlink()
+    for split in ("train", "val"):
+        found = dota.read(split)
+        assert found.class_names == ("boat", "plane", "storage tank")
+        assert [one.kind for one in found.problems] == [Kind.NO_CLASS_TABLE]
+        assert "boat, plane, storage tank" in str(found.problems[0]) and not found.problems[0].kind.effect.is_fault
+    (dota.root / "classes.txt").write_text("\n")
+    with pytest.raises(DataError, match=r"classes\.txt: is empty"):
+        dota.read()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_label_file_that_cannot_be_read_is_left_out_with_its_picture(dota: Dota, listed: bool) -> None:
+    dota.picture("2", b"\xff\xfe1\x00")
+    if not listed:
+        (dota.root / "classes.txt").unlink()
+    found = dota.read()
+    assert [one.image.name for one in found.records] == ["0.png", "1.png"]
+    assert found.class_names == ("plane", "storage tank")
+    told = [one for one in found.problems if one.kind is not Kind.NO_CLASS_TABLE]
+    assert [(one.kind, one.file.name) for one in told] == [(Kind.LABEL_FILE, "2.txt")]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "said"),
+    [
+        ("0.1 0.1 0.5 0.1 0.5 0.4 0.1 0.4 plane 0", Kind.DIALECT, "corners in shares of the picture"),
+        ("-0.1 0.1 1 0.1 1.0005 0.4 0 0.4 plane", Kind.DIALECT, "corners in shares of the picture"),
+        ("0 0 0 0 0 0 0 0 plane 0", Kind.NO_AREA, "across"),
+        ("0 0 1 0 1 nan 0 2 plane 0", Kind.NOT_FINITE, "nan"),
+        ("10 10 30 10 30 20 10 20 plane 0.5", Kind.MALFORMED, "difficulty 0.5"),
+        ("10 10 30 10 30 20 10 20 plane nan", Kind.MALFORMED, "difficulty nan"),
+        ("10 10 30 10 30 20 10 20 plane --1", Kind.UNKNOWN_CLASS, "'plane --1'"),
+        ("10 10 30 10 30 20 10 plane 0", Kind.MALFORMED, "is not a row"),
+    ],
+)
+def test_a_row_that_is_no_dota_text_is_told_with_its_line(dota: Dota, row: str, kind: Kind, said: str) -> None:
+    dota.picture("2", f"10 10 30 10 30 20 10 20 plane 0\n{row}\n")
+    found = dota.read()
+    assert [(one.kind, one.where) for one in found.problems] == [(kind, "line 2")]
+    assert "2.txt:2: " in str(found.problems[0]) and said in str(found.problems[0])
+    assert len(found.records[2].instances) == 1
+
+
+def test_a_difficulty_may_be_written_as_a_float(dota: Dota) -> None:
+    dota.picture("2", "10 10 30 10 30 20 10 20 plane 1.0\n10 10 30 10 30 20 10 22 storage tank 0.0\n")
+    found = dota.read()
+    assert found.problems == () and found.records[2].truth.difficult.tolist() == [True, False]  # type: ignore[union-attr]
+
+
+def test_files_that_share_their_labels_or_have_capital_suffixes_are_paired(dota: Dota) -> None:
+    folder = dota.root / "train/images"
+    (folder / "0.jpg").write_bytes((folder / "0.png").read_bytes())
+    labels = dota.root / "train/labelTxt"
+    (labels / "1.txt").rename(labels / "1.TXT")
+    found = dota.read()
+    assert [len(one.instances) for one in found.records] == [1, 1, 1]
+    assert [one.kind for one in found.problems] == [Kind.SHARED_LABELS]
+    (dota.root / "classes.txt").unlink()
+    assert dota.read().class_names == ("plane", "storage tank")
 
 
 def test_a_class_that_is_not_listed_is_told(dota: Dota) -> None:
@@ -281,13 +356,17 @@ def test_yolo_rows_in_dota_text_are_told_and_alone_refused(dota: Dota, tmp_path:
     assert "0.txt:1: " in str(found.problems[0]) and "x1 y1 x2 y2" in str(found.problems[0])
     alone = Dota(tmp_path / "alone")
     alone.picture("0", "0 0.1 0.1 0.5 0.1 0.5 0.4 0.1 0.4\n")
-    with pytest.raises(DataError, match="no file in it has a row x1 y1"):
+    with pytest.raises(DataError, match=r"no file in it has a row x1 y1 .*0\.txt:1: '0 0\.1.* as rows of YOLO have"):
+        alone.read()
+    alone.picture("0", "0.1 0.1 0.5 0.1 0.5 0.4 0.1 0.4 plane 0\n")
+    with pytest.raises(DataError, match=r"no file in it has a row x1 y1 .*0\.txt:1: '0\.1 .* corners in shares"):
         alone.read()
 
 
 def test_a_list_of_pictures_is_read_and_cannot_lead_outside(dota: Dota) -> None:
     root = dota.root / "listed"
     (root / "images").mkdir(parents=True)
+    (root / "classes.txt").write_text("plane\n")
     (root / "labels").mkdir()
     Image.new("RGB", (WIDTH, HEIGHT)).save(root / "images" / "0.png")
     (root / "labels" / "0.txt").write_text("10 10 30 10 30 20 10 20 plane 0\n")

@@ -52,6 +52,7 @@ class Kind(Enum):
     CONCAVE = "four corners with one pushed in, rectangle taken", Effect.CHANGED
     NO_MIRROR = "key points without left and right, images are not mirrored", Effect.KEPT
     NO_SIDES = "key points of which no name says a side, mirrored as they are", Effect.KEPT
+    NO_CLASS_TABLE = "no list of classes, taken from the labels", Effect.KEPT
     NO_POLYGON = "segmentation empty", Effect.KEPT
     REPEATED_OBJECT = "object twice", Effect.KEPT
     REPEATED_ID = "annotation id twice", Effect.KEPT

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from lucid_core.data.points import PointTable, mirror_remark
-from lucid_core.data.problems import Fault, Kind, Problem
-from lucid_core.data.records import DataSet, make_instances, make_truth
-from lucid_core.data.scan import PictureScan, Size
-from lucid_core.data.types import DataError, Record, Task, UnreadableNow
-from lucid_core.data.yolo_files import YoloFiles, image_ids, read_lines
+from lucid_core.data.problems import Kind, Problem
+from lucid_core.data.records import DataSet
+from lucid_core.data.scan import PictureScan
+from lucid_core.data.text_labels import TextLabels, image_ids
+from lucid_core.data.types import DataError, Task, Wanted
+from lucid_core.data.yolo_files import YoloFiles
 from lucid_core.data.yolo_points import read_points
-from lucid_core.data.yolo_rows import YoloRow, YoloRows
+from lucid_core.data.yolo_rows import YoloRows
 
 __all__ = ["read_yolo", "read_yolo_classes"]
 
@@ -69,19 +68,29 @@ def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None, task
     files = YoloFiles(data_yaml)
     images = files.images(split)
     sizes = (scan or PictureScan())(images)
-    reader = _Reader(files, task)
-    read = (reader.record(image, key, sizes[image]) for image, key in zip(images, image_ids(images), strict=True))
+    points, shape = _points(files, task)
+    # A stated flip_idx is sure, whatever the names say.
+    if points is not None and files.config.get("flip_idx") is None:
+        remark = mirror_remark(points)
+        if remark is not None:
+            files.problems.append(Problem(remark[0], f"{data_yaml}: has no flip_idx, and {remark[1]}", data_yaml))
+    rows = YoloRows(task, len(files.names), shape)
+    labels = TextLabels(Wanted(task, points.count if points else 0), rows.read, files.problems)
+    read = (
+        labels.record(image, key, sizes[image], files.labels(image))
+        for image, key in zip(images, image_ids(images), strict=True)
+    )
     records = tuple(record for record in read if record is not None)
     if not records:
         raise DataError(f"{data_yaml}: no picture of split {split!r} is usable; {files.problems[0]}")
-    if not reader.labelled:
+    if not labels.pictures:
         seen = (
             f"{data_yaml}: none of the {len(images)} pictures of split {split!r} has a label file, so all are "
             f"background; looked for {files.label_path(images[0])}"
         )
         files.problems.append(Problem(Kind.NO_LABELS, seen, data_yaml))
     names = files.names
-    return DataSet(records, names, tuple(range(len(names))), tuple(files.problems), reader.points)
+    return DataSet(records, names, tuple(range(len(names))), tuple(files.problems), points)
 
 
 def _points(files: YoloFiles, task: Task) -> tuple[PointTable | None, tuple[int, int] | None]:
@@ -97,83 +106,3 @@ def _points(files: YoloFiles, task: Task) -> tuple[PointTable | None, tuple[int,
             f"{task}; train keypoints or detect, or remove kpt_shape if that is not so"
         )
     return None, (0, 0)
-
-
-class _Reader:
-    """Turns pictures and label files into records, and adds what was wrong with them to the problems."""
-
-    def __init__(self, files: YoloFiles, task: Task) -> None:
-        self.files = files
-        self.task: Task = task
-        self.points, shape = _points(files, task)
-        self._rows = YoloRows(task, len(files.names), shape)
-        # A stated flip_idx is sure, whatever the names say.
-        if self.points is not None and files.config.get("flip_idx") is None:
-            remark = mirror_remark(self.points)
-            if remark is not None:
-                self.tell(remark[0], f"{files.file}: has no flip_idx, and {remark[1]}", files.file)
-        #: Label files, and the picture that each was first read for.
-        self.labelled: dict[Path, Path] = {}
-
-    def tell(self, kind: Kind, message: str, file: Path, where: str = "") -> None:
-        self.files.problems.append(Problem(kind, message, file, where))
-
-    def record(self, image: Path, image_id: str, seen: Size | DataError) -> Record | None:
-        """Read the labels of one picture; ``None`` if it must be left out."""
-        file = self.files.labels(image)
-        if file is not None:
-            other = self.labelled.setdefault(file, image)
-            if other != image:
-                self.tell(Kind.SHARED_LABELS, f"{file}: is the label file of {other.name} and of {image.name}", file)
-        if isinstance(seen, DataError):
-            self.tell(Kind.PICTURE_UNREADABLE, f"{seen}; left out", image)
-            return None
-        try:
-            lines = [] if file is None else read_lines(file)
-        except UnreadableNow:
-            raise
-        except DataError as error:
-            self.tell(Kind.LABEL_FILE, f"{error}; {image.name} is left out", file or image)
-            return None
-        rows: list[YoloRow] = []
-        for number, line in lines:
-            place = f"{file}:{number}"
-            try:
-                row = self._rows.read(line.split(), seen)
-            except Fault as fault:
-                self.tell(fault.kind, f"{place}: {fault}; left out", file or image, f"line {number}")
-                continue
-            for kind, note in row.notes:
-                self.tell(kind, f"{place}: {note}", file or image, f"line {number}")
-            rows.append(row)
-        if lines and not rows:
-            self.tell(Kind.NO_USABLE_LABEL, f"{image}: none of its label rows is usable; left out", image)
-            return None
-        twice = len(rows) - len({(row.label, row.box) for row in rows})
-        if twice:
-            text = f"{file}: {twice} boxes repeat another of the same class; all are kept"
-            self.tell(Kind.REPEATED_OBJECT, text, file or image)
-        boxes, labels = [row.box for row in rows], [row.label for row in rows]
-        quads = [row.oriented for row in rows if row.oriented is not None]
-        oriented, points = self.task == "obb", None
-        if self.points is not None:
-            points = np.array([row.points for row in rows], np.float64).reshape(-1, self.points.count, 3)
-        return Record(
-            image=image,
-            image_id=image_id,
-            width=seen[0],
-            height=seen[1],
-            instances=make_instances(
-                boxes, labels, [row.rings for row in rows], points, [quad.rbox for quad in quads] if oriented else None
-            ),
-            truth=make_truth(
-                boxes,
-                labels,
-                [row.area for row in rows],
-                [False] * len(rows),
-                [row.rings for row in rows] if self.task == "segment" else None,
-                [quad.quad for quad in quads] if oriented else None,
-                [False] * len(rows) if oriented else None,
-                points,
-            ),
-        )

@@ -11,9 +11,10 @@ import yaml
 
 from lucid_core.data.problems import Kind, Problem
 from lucid_core.data.records import Listing
-from lucid_core.data.types import DataError, NoSplit, UnreadableNow
+from lucid_core.data.text_labels import find_labels, read_lines
+from lucid_core.data.types import DataError, NoSplit
 
-__all__ = ["SUFFIXES", "YoloFiles", "image_ids", "read_lines"]
+__all__ = ["SUFFIXES", "YoloFiles"]
 
 #: Files of a folder that count as pictures, in any case of letters.
 SUFFIXES = frozenset(
@@ -84,7 +85,7 @@ class YoloFiles:
     def labels(self, image: Path) -> Path | None:
         """Find the label file of a picture."""
         path = self.label_path(image)
-        return self._listing.find(path.parent, path.name) or self._listing.find(path.parent, path.stem + ".TXT")
+        return find_labels(self._listing, path.parent, path.stem)
 
     def _inside(self, path: Path) -> bool:
         whole = Path(os.path.abspath(path))
@@ -136,31 +137,6 @@ class YoloFiles:
             kind = Kind.PICTURE_MISSING if inside else Kind.PICTURE_OUTSIDE
             seen = "no such picture" if inside else "a picture out of the data set, which is refused"
             self.problems.append(Problem(kind, f"{file}:{number}: {seen}, {image}; left out", file, f"line {number}"))
-
-
-def read_lines(file: Path) -> list[tuple[int, str]]:
-    """Read the non-blank lines of a text file, numbered from 1.
-
-    Raises:
-        DataError: It is no text.
-        UnreadableNow: It could not be read for a reason that lies outside it.
-    """
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        if (passing := UnreadableNow.because(file, error)) is not None:
-            raise passing from error
-        raise DataError(f"{file}: cannot be read as UTF-8 text ({error})") from None
-    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-
-
-def image_ids(images: list[Path]) -> list[str]:
-    """Name each picture by its file name, with as many folders as it takes to tell all apart."""
-    names = [image.name for image in images]
-    if len(set(names)) == len(names):
-        return names
-    common = os.path.commonpath([image.parent for image in images])
-    return [Path(os.path.relpath(image, common)).as_posix() for image in images]
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lucid_core.data.problems import Fault, Kind
-from lucid_core.data.quads import Oriented, oriented
+from lucid_core.data.quads import oriented
 from lucid_core.data.records import TOLERANCE
 from lucid_core.data.scan import Size
+from lucid_core.data.text_labels import LabelRow
 from lucid_core.data.types import Float32, Task
 
-__all__ = ["YoloRow", "YoloRows", "label_of"]
-
-
-class YoloRow(NamedTuple):
-    """One row of a label file, in pixels.
-
-    Attributes:
-        label: Index of the class.
-        box: ``x1, y1, x2, y2``.
-        area: Pixels of the polygon or oriented box, else of the box.
-        rings: A polygon or nothing.
-        notes: What was changed: kinds and messages.
-        oriented: The oriented box of a row of four corners.
-        points: ``(K, 3)``: x, y and visibility.
-    """
-
-    label: int
-    box: tuple[float, float, float, float]
-    area: float
-    rings: tuple[Float32, ...]
-    notes: tuple[tuple[Kind, str], ...]
-    oriented: Oriented | None = None
-    points: NDArray[np.float64] | None = None
+__all__ = ["YoloRows", "label_of"]
 
 
 class YoloRows:
@@ -53,7 +30,7 @@ class YoloRows:
         self.classes = classes
         self.points = points
 
-    def read(self, fields: list[str], size: Size) -> YoloRow:
+    def read(self, fields: list[str], size: Size) -> LabelRow:
         """Read one row.
 
         Args:
@@ -89,11 +66,11 @@ class YoloRows:
         row = _within(label, shares, size, ((pixels).astype(np.float32),))
         return row._replace(area=area) if self.task == "segment" else row
 
-    def _box(self, label: int, fields: list[str], size: Size) -> YoloRow:
+    def _box(self, label: int, fields: list[str], size: Size) -> LabelRow:
         cx, cy, w, h = (_share(field) for field in fields)
         return _within(label, (cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2), size, ())
 
-    def _corners(self, fields: list[str], size: Size) -> YoloRow:
+    def _corners(self, fields: list[str], size: Size) -> LabelRow:
         if len(fields) != 9 or not _is_number(fields[8]):
             dota = len(fields) >= 9 and all(map(_is_number, fields[:8])) and not _is_number(fields[8])
             like = "looks like DOTA text (corners, class name, difficulty)" if dota else f"has {len(fields)} fields"
@@ -103,9 +80,9 @@ class YoloRows:
         # A corner may lie outside though most of the object is inside.
         quad = np.array([_share(field, reach=1.0) for field in fields[1:]]).reshape(4, 2) * size
         found = oriented(quad, *size)
-        return YoloRow(label, found.box, found.area, (), found.notes, found)
+        return LabelRow(label, found.box, found.area, (), found.notes, found)
 
-    def _posed(self, fields: list[str], size: Size) -> YoloRow:
+    def _posed(self, fields: list[str], size: Size) -> LabelRow:
         assert self.points is not None
         count, numbers = self.points
         label = label_of(fields[0], self.classes)
@@ -131,14 +108,14 @@ class YoloRows:
         return row._replace(points=points)
 
 
-def _within(label: int, shares: tuple[float, float, float, float], size: Size, rings: tuple[Float32, ...]) -> YoloRow:
+def _within(label: int, shares: tuple[float, float, float, float], size: Size, rings: tuple[Float32, ...]) -> LabelRow:
     clipped = not all(-TOLERANCE <= share <= 1 + TOLERANCE for share in shares)
     x1, x2 = (min(max(shares[i], 0.0), 1.0) * size[0] for i in (0, 2))
     y1, y2 = (min(max(shares[i], 0.0), 1.0) * size[1] for i in (1, 3))
     if not (np.float32(x1) < np.float32(x2) and np.float32(y1) < np.float32(y2)):
         raise Fault(Kind.NO_AREA, "the box has no area")
     notes = ((Kind.CLIPPED, "the box reaches outside the picture; clipped at the border"),) if clipped else ()
-    return YoloRow(label, (x1, y1, x2, y2), (x2 - x1) * (y2 - y1), rings, notes)
+    return LabelRow(label, (x1, y1, x2, y2), (x2 - x1) * (y2 - y1), rings, notes)
 
 
 def label_of(field: str, classes: int) -> int:
