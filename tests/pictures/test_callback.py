@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ from lucid_core.pictures.batches import first_samples, validation
 from lucid_core.pictures.callback import Pictures
 from lucid_core.pictures.draw import colour_of
 from lucid_core.pictures.grid import GAP, SIDE, TITLE
-from lucid_core.types import Batch, Detections
+from lucid_core.types import Batch, Detections, Task
 from tests.training.conftest import digest
 
 Fit = Callable[..., Trainer]
@@ -113,6 +115,34 @@ def test_the_batch_is_the_one_that_the_network_sees(fit: Fit, tmp_path: Path, wo
         fit([resumed], data=data, ckpt_path=tmp_path / f"{step}.ckpt")
         assert same(resumed), step
         assert not np.array_equal(resumed.samples[0].image, watch.samples[0].image)
+
+
+@pytest.mark.parametrize("task", [*get_args(Task), "one-sided"])
+def test_the_samples_of_every_task_are_those_that_the_loader_delivers(shapes: Path, tmp_path: Path, task: str) -> None:
+    """Mirrored ones too, in which key points change places; none is mirrored where it is not known which."""
+    root = Path(shutil.copytree(shapes, tmp_path / "set"))
+    if task == "one-sided":
+        for file in (root / "annotations").glob("*.json"):
+            held = json.loads(file.read_text())
+            for category in held["categories"]:
+                category["keypoints"] = ["left_eye", "nose", "mouth", "chin"]
+            file.write_text(json.dumps(held))
+    data = DataModule(
+        str(root), image_size=64, batch_size=8, workers=0, recipe=Recipe(mosaic=0, flip=1.0),
+        task="keypoints" if task == "one-sided" else task,  # type: ignore[arg-type]
+    )  # fmt: skip
+    loader = data.train_dataloader()
+    assert loader.augmenter.pairs == {"keypoints": ((1, 3),), "one-sided": None}.get(task, ())
+    samples = first_samples(loader, 0, 8)
+    assert not loader.augmenter.source._kept
+    batch = next(iter(loader))
+    assert np.array_equal(batch.images.permute(0, 2, 3, 1).numpy(), np.stack([sample.image for sample in samples]))
+    valid = batch.targets.valid
+    for name in ("boxes", "labels", "rboxes", "points", "visibility"):
+        delivered = getattr(batch.targets, name)
+        if delivered is not None:
+            drawn = np.concatenate([getattr(sample.instances, name) for sample in samples])
+            assert np.array_equal(delivered[valid].numpy(), drawn), name
 
 
 @pytest.mark.parametrize("replays", [(), (NetworkReplay, LossReplay)], ids=["native", "replayed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -95,6 +96,12 @@ class Augmenter:
         self.pairs = pairs
         self._outlined = any(rings for record in records for rings in record.instances.polygons)
 
+    def fresh(self) -> Augmenter:
+        """Return another one that makes the same samples: it keeps images of its own, and has no seam taken."""
+        made = copy(self)
+        made.source = RecentSources(self.source.inner)
+        return made
+
     def sample(self, key: SampleKey) -> Sample:
         """Make one sample.
 
@@ -107,10 +114,12 @@ class Augmenter:
         recipe = self.recipe
         draws = partial(sample_rng, self.seed, key.epoch, key.position)
         made = self._geometry(key, draws(Stream.GEOMETRY), key.mosaic)
-        rng = draws(Stream.PASTE)
+        rng, pasted = draws(Stream.PASTE), range(0)
         if rng.random() < recipe.copy_paste and self._outlined:
             partner = self._partners(key, rng, 1)[0]
+            before = len(made[1])
             made = copy_paste(made, self._geometry(key._replace(position=partner), rng, False))
+            pasted = range(before, len(made[1]))
         rng = draws(Stream.MIXUP)
         if rng.random() < recipe.mixup:
             share = rng.beta(32.0, 32.0)
@@ -122,7 +131,7 @@ class Augmenter:
         if self.pairs is not None and draws(Stream.FLIP).random() < recipe.flip:
             image = cv2.flip(image, 1).astype(np.uint8, copy=False)
             instances = flip(instances, self.size, self.pairs)
-        return Sample(image, instances, int(self.plan.order(key.epoch)[key.position]))
+        return Sample(image, instances, int(self.plan.order(key.epoch)[key.position]), pasted=pasted)
 
     @seam("data.colour")
     def colour(self, image: NDArray[np.uint8], gains: NDArray[np.float64]) -> NDArray[np.uint8]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucid_core.data.augment import Augmenter
 from lucid_core.data.geometry import corners
 from lucid_core.data.loader import TrainLoader
 from lucid_core.data.masks import rasterise
@@ -41,8 +40,7 @@ def first_samples(loader: TrainLoader, epoch: int, limit: int) -> list[Sample]:
     progress = loader.progress()
     start = progress["batches"] if progress["epoch"] == epoch else 0
     keys = next(loader.batch_sampler.batches(epoch, start), [])
-    made = loader.augmenter
-    fresh = Augmenter(made.source.inner, made.records, made.plan, made.size, made.recipe, made.seed)
+    fresh = loader.augmenter.fresh()
     return [fresh.sample(key) for key in keys[:limit]]
 
 
@@ -77,7 +75,7 @@ def training_batch(
             shown.boxes,
             labels,
             [names[label] for label in labels],
-            (rasterise([rings], len(sample.image), 1)[0] for rings in polygons),
+            iter(rasterise(polygons, len(sample.image), 1, sample.pasted if polygons else ())),
             None if shown.rboxes is None else corners(shown.rboxes),
             None if shown.points is None else _labelled(shown.points, shown.visibility),
             links_of(points),
