@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 from lucid_core import plugins
 from lucid_core.advice import checkpoint_fault, explain, not_installed, one_line, trainer_fault
-from lucid_core.checkpoint import read_saved
+from lucid_core.checkpoint import read_checkpoint
 from lucid_core.data.types import DataError
 from lucid_core.defaults import TRAINER_DEFAULTS, callbacks_of, deterministic_on, run_loggers
 
@@ -260,8 +260,7 @@ def _base_configs(options: Sequence[str]) -> list[str]:
         return [] if names_config or names_data else ["--config", str(CONFIGS / "demo.yaml")]
     if not checkpoint.is_file():
         return []
-    held = read_saved(checkpoint)
-    trained_with = held.get("hyper_parameters", {}) if isinstance(held, dict) else {}
+    trained_with = read_checkpoint(checkpoint)["hyper_parameters"]
     # Names come from the data; what starts with an underscore is Lightning's own note.
     model = {k: v for k, v in trained_with.items() if not k.startswith("_") and k not in ("class_names", "points")}
     base = ["--config", json.dumps({"model": model})]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal, Self, Unpack
 
 import torch
@@ -14,6 +13,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from lucid_core.checkpoint import check_fits
 from lucid_core.evaluation.evaluator import Decoder, Evaluator, detect
 from lucid_core.memory_fill import KeepMemoryUnfilled
 from lucid_core.network.detector import Network
@@ -49,6 +49,9 @@ class Detector(LightningModule):
         warmup_epochs: Epochs over which the learning rate rises linearly; 0 for none.
         momentum: Momentum, in ``[0, 1)``.
         weight_decay: Decay of matrices; vectors are never decayed.
+        flow: Of the task ``keypoints``: learn how errors of key points are distributed (RLE); else Laplace's law holds.
+        sigmas: Of the task ``keypoints``: spread of each point for object keypoint similarity, in the objective and in
+            evaluation, as a part of the root of the object's area; by default COCO's for 17 points, else 0.072 for all.
         gains: Factors of terms of the objective that differ from the task's own, by name.
         alpha_start: Weight of the one-to-many branch in the first epoch.
         alpha_end: Weight of the one-to-many branch in the last epoch.
@@ -77,6 +80,8 @@ class Detector(LightningModule):
         warmup_epochs: float = 3.0,
         momentum: float = 0.95,
         weight_decay: float = 5e-4,
+        flow: bool = True,
+        sigmas: list[float] | None = None,
         gains: dict[str, float] = {},  # noqa: B006 - read only, and hyperparameters are saved as they stand
         alpha_start: float = 0.8,
         alpha_end: float = 0.1,
@@ -98,7 +103,7 @@ class Detector(LightningModule):
         self.network = Network(variant, len(class_names), task, points)
         if weights is not None:
             start_from(weights, self.network, variant, class_names)
-        self.objective = build_objective(task, gains, points)
+        self.objective = build_objective(task, gains, points, flow, sigmas)
         self.evaluator: Evaluator | None = None
         self.trained_on = TrainedOn()
         self._average: AveragedNetwork | None = None
@@ -176,13 +181,7 @@ class Detector(LightningModule):
         checkpoint["hyper_parameters"]["weights"] = None
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Lists or tuples: the command line passes on what the data module has.
-        trained, given = (list(h["class_names"]) for h in (checkpoint["hyper_parameters"], self.hparams))
-        if trained != given:
-            raise ValueError(
-                f"the checkpoint was trained on {len(trained)} classes ({shorten(', '.join(trained), 60)}), "
-                f"and these are {len(given)} ({shorten(', '.join(given), 60)}): name the data set it was trained on"
-            )
+        check_fits(checkpoint["hyper_parameters"], self.hparams)
         self._average, self._average_state = None, checkpoint.get("ema")
         self.trained_on = TrainedOn.of(checkpoint.get("trained_on"))
 
@@ -277,7 +276,7 @@ class Detector(LightningModule):
             self.average.synchronize()
         data = getattr(getattr(self.trainer, "datamodule", None), name, None)
         h = self.hparams
-        self.evaluator = None if data is None else Evaluator(data, h["decoders"], h["engine"], h["task"])
+        self.evaluator = None if data is None else Evaluator(data, h["decoders"], h["engine"], h["task"], h["sigmas"])
 
     def _evaluate(self, batch: Batch, prefix: str) -> None:
         predictions = self.average.network(batch.images)

@@ -185,10 +185,13 @@ class NoTerms(NamedTuple):
 
 
 class MaskTerms(NamedTuple):
-    """What segmentation adds, before gains; 0-d float32 tensors. The mask term is that of both branches, blended."""
+    """What segmentation adds, before gains; 0-d float32 tensors. The mask term is that of both branches, blended.
+
+    The semantic term is ``None`` in evaluation mode, which predicts no classes of cells: a loss of evaluation lacks it.
+    """
 
     mask: Tensor
-    semantic: Tensor
+    semantic: Tensor | None = None
 
 
 class PointTerms(NamedTuple):
@@ -218,7 +221,7 @@ class Losses(NamedTuple):
         named = {"loss": self.total}
         named |= {f"o2m_{name}": term for name, term in self.one_to_many._asdict().items()}
         named |= {f"o2o_{name}": term for name, term in self.one_to_one._asdict().items()}
-        named |= self.task._asdict()
+        named |= {name: term for name, term in self.task._asdict().items() if term is not None}
         return dict(zip(named, torch.stack(list(named.values())).detach().unbind(), strict=True))
 
 

@@ -9,7 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lucid_core.objective.flow import Flow
-from lucid_core.objective.keypoints import KeypointGains, KeypointObjective, Pairs, oks_cost, oks_sigmas
+from lucid_core.objective.keypoints import KeypointGains, KeypointObjective, Pairs, oks_cost
+from lucid_core.oks import oks_sigmas
 from lucid_core.types import Predictions, Targets
 from tests.objective.tasks import POINTS, objective_of, predictions_of, targets_of
 
@@ -189,7 +190,7 @@ def test_without_a_flow_there_is_nothing_to_train() -> None:
     assert all(name.startswith("flow.") for name in KeypointObjective(3).state_dict())
 
 
-@pytest.mark.parametrize("sigmas", [(0.1,), (0.1, 0.0), (0.1, math.nan)])
+@pytest.mark.parametrize("sigmas", [(), (0.1,), (0.1, 0.0), (0.1, math.nan), (0.1, -0.1), (0.1, 26.0)])
 def test_spreads_are_checked(sigmas: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="2 points need as many spreads"):
+    with pytest.raises(ValueError, match=r"2 key points need 2 sigmas, each from 0\.0001 to 1 of"):
         KeypointObjective(2, sigmas=sigmas)

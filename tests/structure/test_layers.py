@@ -50,13 +50,14 @@ for module in pkgutil.walk_packages(lucid_core.__path__, "lucid_core."):
 
 LAYERS = {
     "types": set(),
+    "oks": set(),
     "seams": set(),
     "plugins": set(),
     "network": {"types", "seams", "network"},
-    "objective": {"types", "seams", "objective", "network"},
+    "objective": {"types", "seams", "oks", "objective", "network"},
     "optim": {"types", "seams", "optim"},
     "data": {"arguments", "types", "seams", "data"},
-    "evaluation": {"types", "seams", "evaluation", "data", "network", "objective"},
+    "evaluation": {"types", "seams", "oks", "evaluation", "data", "network", "objective"},
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,9 +12,10 @@ from lucid_core.data.types import Record
 from lucid_core.evaluation.engines import Curves, Engine, Kind, curves
 from lucid_core.evaluation.found import Collected, EvaluationData, Found
 from lucid_core.evaluation.masks import rle_of
-from lucid_core.evaluation.metrics import Metrics, PointMetrics, summarize, summarize_points
+from lucid_core.evaluation.metrics import Metrics, summarize
 from lucid_core.evaluation.original import Float64
-from lucid_core.objective.keypoints import oks_sigmas
+from lucid_core.evaluation.point_metrics import PointMetrics, summarize_points
+from lucid_core.oks import oks_sigmas
 
 __all__ = ["CocoEvaluation"]
 
@@ -32,11 +33,13 @@ class CocoEvaluation(Collected):
     Args:
         data: The data set the indices refer to.
         engine: ``"faster"`` (faster-coco-eval) or ``"pycocotools"``; equal to 1e-6.
+        sigmas: Spread of each key point; ``None`` for those of :func:`~lucid_core.oks.oks_sigmas`.
     """
 
-    def __init__(self, data: EvaluationData, engine: Engine = "faster") -> None:
+    def __init__(self, data: EvaluationData, engine: Engine = "faster", sigmas: Sequence[float] | None = None) -> None:
         super().__init__(data)
         self.engine: Engine = engine
+        self.sigmas = sigmas
 
     def compute(self) -> Metrics:
         """Score the boxes of the images seen so far; all nan if there is none."""
@@ -51,10 +54,10 @@ class CocoEvaluation(Collected):
         return summarize(self._curves("segm"), len(self._found), self._classes("segm"))
 
     def compute_points(self) -> PointMetrics:
-        """Score their key points, by COCO's spreads for 17 points of a person, else by one spread for all.
+        """Score their key points, by their spreads.
 
         Raises:
-            ValueError: Labels or detections have no key points.
+            ValueError: Labels or detections have no key points, or there are not as many spreads.
         """
         return summarize_points(self._curves("keypoints"), len(self._found), self._classes("keypoints"))
 
@@ -68,7 +71,7 @@ class CocoEvaluation(Collected):
             truth += [{"image_id": image, **row} for row in _truth(record, kind)]
             results += [{"image_id": image, **row} for row in _results(record, found, kind)]
             points = 0 if found.points is None else found.points.shape[1]
-        sigmas = oks_sigmas(points) if kind == "keypoints" else ()
+        sigmas = oks_sigmas(points, self.sigmas) if kind == "keypoints" else ()
         return curves(self.engine, self._dataset(truth), self._dataset(results), kind, sigmas)
 
     def _classes(self, kind: Kind) -> list[tuple[str, int, int]]:

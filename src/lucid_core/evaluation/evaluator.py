@@ -61,10 +61,16 @@ class Evaluator:
         decoders: What to measure; the first one gives the figures without a prefix.
         engine: Evaluator of COCO metrics.
         task: What the detector finds.
+        sigmas: Spread of each key point; ``None`` for those of :func:`~lucid_core.oks.oks_sigmas`.
     """
 
     def __init__(
-        self, data: EvaluationData, decoders: Sequence[Decoder], engine: Engine, task: Task = "detect"
+        self,
+        data: EvaluationData,
+        decoders: Sequence[Decoder],
+        engine: Engine,
+        task: Task = "detect",
+        sigmas: Sequence[float] | None = None,
     ) -> None:
         self._evaluations: dict[Decoder, Collected] = {}
         self._measures: dict[Decoder, list[_Measure]] = {}
@@ -78,7 +84,7 @@ class Evaluator:
                     measures.append(_Measure("merged_", subject, "IoU", oriented.compute_merged))
                 self._evaluations[decoder] = oriented
             else:
-                coco = CocoEvaluation(data, engine)
+                coco = CocoEvaluation(data, engine, sigmas)
                 measures = [_Measure("", "boxes", "IoU", coco.compute)]
                 if task == "segment":
                     measures.append(_Measure("segm_", "masks", "IoU", coco.compute_masks))

@@ -1,31 +1,21 @@
-"""The twelve COCO numbers and their rows per class, from accumulated curves."""
+"""What the metrics of every task have, and the twelve COCO numbers of boxes and masks, from accumulated curves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 from lucid_core.evaluation.engines import Curves
 from lucid_core.evaluation.original import Float64
 
-__all__ = [
-    "ClassMetrics",
-    "Measured",
-    "Metrics",
-    "OrientedMetrics",
-    "PointMetrics",
-    "summarize",
-    "summarize_oriented",
-    "summarize_points",
-]
+__all__ = ["AT_50", "AT_75", "ClassMetrics", "Measured", "Metrics", "class_rows", "mean_of", "numbers_of", "summarize"]
 
+#: Where 0.50 and 0.75 stand among the thresholds 0.50:0.05:0.95.
+AT_50, AT_75 = 0, 5
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _AT_1, _AT_10, _AT_100 = range(3)
-_IOU_50, _IOU_75 = 0, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,84 +104,7 @@ class Metrics:
 
     def scalars(self) -> dict[str, float]:
         """Name the twelve numbers for the logger."""
-        return _numbers(self)
-
-
-@dataclass(frozen=True, slots=True)
-class PointMetrics:
-    """The ten COCO numbers of key points, each in ``[0, 1]`` and a mean over the classes that have objects; else nan.
-
-    Attributes:
-        map: AP over object keypoint similarity 0.50:0.05:0.95, at most 20 detections per image and class.
-        map_50: AP at similarity 0.50.
-        map_75: AP at similarity 0.75.
-        map_medium: AP of objects with an area from 32**2 to 96**2 pixels of the original image.
-        map_large: AP of objects from 96**2.
-        mar: AR over similarity 0.50:0.95.
-        mar_50: Recall at similarity 0.50.
-        mar_75: Recall at similarity 0.75.
-        mar_medium: AR of medium objects.
-        mar_large: AR of large objects.
-        images: Images that were evaluated.
-        classes: One row per class of the data set, in label order. Objects without a labelled point are not counted.
-    """
-
-    map: float
-    map_50: float
-    map_75: float
-    map_medium: float
-    map_large: float
-    mar: float
-    mar_50: float
-    mar_75: float
-    mar_medium: float
-    mar_large: float
-    images: int
-    classes: tuple[ClassMetrics, ...]
-
-    @property
-    def totals(self) -> tuple[float, float, float]:
-        """AP, AP at similarity 0.50 and AR."""
-        return self.map, self.map_50, self.mar
-
-    def scalars(self) -> dict[str, float]:
-        """Name the ten numbers for the logger."""
-        return _numbers(self)
-
-
-@dataclass(frozen=True, slots=True)
-class OrientedMetrics:
-    """Four numbers over oriented boxes, each in ``[0, 1]`` and a mean over the classes that have objects; else nan.
-
-    Attributes:
-        map: AP over IoU 0.50:0.05:0.95.
-        map_50: AP at IoU 0.50.
-        map_75: AP at IoU 0.75.
-        mar: AR over IoU 0.50:0.95, of all detections.
-        images: Images that were evaluated.
-        classes: One row per class of the data set, in label order. Difficult objects are not counted.
-    """
-
-    map: float
-    map_50: float
-    map_75: float
-    mar: float
-    images: int
-    classes: tuple[ClassMetrics, ...]
-
-    @property
-    def totals(self) -> tuple[float, float, float]:
-        """AP, AP at IoU 0.50 and AR."""
-        return self.map, self.map_50, self.mar
-
-    def scalars(self) -> dict[str, float]:
-        """Name the four numbers for the logger."""
-        return _numbers(self)
-
-
-def _numbers(metrics: Metrics | PointMetrics | OrientedMetrics) -> dict[str, float]:
-    """Name all but the images and the classes, which are the last two fields."""
-    return {field.name: getattr(metrics, field.name) for field in fields(metrics)[:-2]}
+        return numbers_of(self)
 
 
 def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int]]) -> Metrics:
@@ -205,15 +118,15 @@ def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int
     precision, recall = curves
 
     def ap(area: int = _ALL, iou: slice | int = slice(None)) -> float:
-        return _mean(precision[iou, ..., area, _AT_100])
+        return mean_of(precision[iou, ..., area, _AT_100])
 
     def ar(area: int = _ALL, detections: int = _AT_100) -> float:
-        return _mean(recall[..., area, detections])
+        return mean_of(recall[..., area, detections])
 
     return Metrics(
         map=ap(),
-        map_50=ap(iou=_IOU_50),
-        map_75=ap(iou=_IOU_75),
+        map_50=ap(iou=AT_50),
+        map_75=ap(iou=AT_75),
         map_small=ap(_SMALL),
         map_medium=ap(_MEDIUM),
         map_large=ap(_LARGE),
@@ -224,73 +137,32 @@ def summarize(curves: Curves, images: int, classes: Sequence[tuple[str, int, int
         mar_medium=ar(_MEDIUM),
         mar_large=ar(_LARGE),
         images=images,
-        classes=_rows(curves, classes),
+        classes=class_rows(curves, classes),
     )
 
 
-def summarize_points(curves: Curves, images: int, classes: Sequence[tuple[str, int, int]]) -> PointMetrics:
-    """Average the curves of key points; arguments as those of :func:`summarize`."""
-    whole, medium, large = range(3)
-    precision, recall = curves
-    return PointMetrics(
-        map=_mean(precision[..., whole, :]),
-        map_50=_mean(precision[_IOU_50, ..., whole, :]),
-        map_75=_mean(precision[_IOU_75, ..., whole, :]),
-        map_medium=_mean(precision[..., medium, :]),
-        map_large=_mean(precision[..., large, :]),
-        mar=_mean(recall[..., whole, :]),
-        mar_50=_mean(recall[_IOU_50, ..., whole, :]),
-        mar_75=_mean(recall[_IOU_75, ..., whole, :]),
-        mar_medium=_mean(recall[..., medium, :]),
-        mar_large=_mean(recall[..., large, :]),
-        images=images,
-        classes=_rows(curves, classes),
-    )
-
-
-def _rows(curves: Curves, classes: Sequence[tuple[str, int, int]]) -> tuple[ClassMetrics, ...]:
-    """Rows of all areas at the highest number of detections."""
+def class_rows(curves: Curves, classes: Sequence[tuple[str, int, int]]) -> tuple[ClassMetrics, ...]:
+    """Return one row for each class, of all areas and at the highest number of detections."""
     precision, recall = curves.precision[..., _ALL, -1], curves.recall[..., _ALL, -1]
     return tuple(
         ClassMetrics(
             name,
             seen,
             objects,
-            ap=_mean(precision[:, :, k]),
-            ap_50=_mean(precision[_IOU_50, :, k]),
-            ar=_mean(recall[:, k]),
+            ap=mean_of(precision[:, :, k]),
+            ap_50=mean_of(precision[AT_50, :, k]),
+            ar=mean_of(recall[:, k]),
         )
         for k, (name, seen, objects) in enumerate(classes)
     )
 
 
-def summarize_oriented(
-    precision: Float64, recall: Float64, images: int, classes: Sequence[tuple[str, int, int]]
-) -> OrientedMetrics:
-    """Average over thresholds and classes.
-
-    Args:
-        precision: ``(T, K)`` average precision at each threshold; nan for a class without objects.
-        recall: ``(T, K)``, likewise.
-        images: Images that were evaluated.
-        classes: Name, images and objects of each class, in the order of the columns.
-    """
-    rows = tuple(
-        ClassMetrics(
-            name, seen, objects, *map(float, (precision[:, k].mean(), precision[_IOU_50, k], recall[:, k].mean()))
-        )
-        for k, (name, seen, objects) in enumerate(classes)
-    )
-    known = ~np.isnan(precision[0])
-
-    def mean(values: Float64) -> float:
-        return float(values[..., known].mean()) if known.any() else math.nan
-
-    return OrientedMetrics(
-        mean(precision), mean(precision[_IOU_50]), mean(precision[_IOU_75]), mean(recall), images, rows
-    )
-
-
-def _mean(values: Float64) -> float:
+def mean_of(values: Float64) -> float:
+    """Return the mean of what was measured: of values that are not -1; nan where there is none."""
     measured = values[values > -1]
     return float(measured.mean()) if measured.size else math.nan
+
+
+def numbers_of(metrics: Any) -> dict[str, float]:
+    """Name the numbers of a dataclass of metrics: all but the images and the classes, which are the last two fields."""
+    return {field.name: getattr(metrics, field.name) for field in fields(metrics)[:-2]}

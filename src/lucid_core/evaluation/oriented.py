@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lucid_core.data.types import Record
 from lucid_core.evaluation.found import Collected, Found
-from lucid_core.evaluation.metrics import OrientedMetrics
+from lucid_core.evaluation.oriented_metrics import OrientedMetrics
 from lucid_core.evaluation.original import Float64
 from lucid_core.evaluation.voc import Unit, measure
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
+from lucid_core.data.geometry import corners
 from lucid_core.evaluation.found import Collected, Found
-from lucid_core.evaluation.rotated import corners
 
 __all__ = ["coco_rows", "results_json"]
 
@@ -41,7 +39,7 @@ def coco_rows(found: Found, image_id: int | str, category_ids: Sequence[int]) ->
     for row, mask in zip(rows, found.masks or (), strict=False):
         row["segmentation"] = {"size": mask["size"], "counts": mask["counts"].decode()}
     if found.rboxes is not None:
-        quads = corners(torch.from_numpy(found.rboxes)).flatten(1).tolist()
+        quads = corners(found.rboxes).reshape(-1, 8).tolist()
         for row, rbox, quad in zip(rows, found.rboxes.tolist(), quads, strict=True):
             row |= {"segmentation": [quad], "rbox": rbox}
     if found.points is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lucid_core.evaluation.metrics import OrientedMetrics, summarize_oriented
+from lucid_core.evaluation.oriented_metrics import OrientedMetrics, summarize_oriented
 from lucid_core.evaluation.original import Float64
 from lucid_core.evaluation.rotated import areas, envelope, overlaps
 

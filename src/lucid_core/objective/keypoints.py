@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,24 +13,15 @@ from torch import Tensor
 from lucid_core.objective.flow import Flow
 from lucid_core.objective.objective import Gains, Objective
 from lucid_core.objective.positives import mean_of, rows_of, select_positives
+from lucid_core.oks import oks_sigmas
 from lucid_core.types import Anchors, Assignment, BranchOutput, PointTerms, Predictions, Targets
 
-__all__ = ["KeypointGains", "KeypointObjective", "Pairs", "laplace", "oks_cost", "oks_sigmas"]
+__all__ = ["KeypointGains", "KeypointObjective", "Pairs", "laplace", "oks_cost"]
 
 #: Objects of an image that one branch learns points of.
 CAPACITY = 128
 #: Smallest spread of a coordinate, as a part of the side of the box.
 SHARPEST = 1e-6
-#: Spread of the labels of a person's points, as a part of the root of the area, in COCO's order (COCO, OKS): nose; then
-#: both eyes, ears, shoulders, elbows, wrists, hips, knees and ankles.
-PERSON = (0.026, *(s for s in (0.025, 0.035, 0.079, 0.072, 0.062, 0.107, 0.087, 0.089) for _ in range(2)))
-#: Spread for points that nobody measured one of: the median of a person's.
-TYPICAL = 0.072
-
-
-def oks_sigmas(points: int) -> tuple[float, ...]:
-    """Return the spread of each point for object keypoint similarity: COCO's for 17 points, else one for all."""
-    return PERSON if points == len(PERSON) else (TYPICAL,) * points
 
 
 @dataclass(frozen=True)
@@ -71,13 +63,15 @@ class KeypointObjective(Objective):
         gains: Factors of the terms.
         flow: Learn the density of residuals (RLE). Without it they are Laplace distributed.
         capacity: Anchors of an image that a branch learns points at, the best placed ones where there are more.
-        sigmas: Spread of each point for object keypoint similarity; ``None`` for those of :func:`oks_sigmas`.
+        sigmas: Spread of each point for object keypoint similarity; ``None`` for those of
+            :func:`~lucid_core.oks.oks_sigmas`.
 
     Attributes:
         flow: The density, which trains with the network and is no part of it; ``None`` without.
 
     Raises:
-        ValueError: ``points`` or ``capacity`` is under 1, or there are not as many spreads as points.
+        ValueError: ``points`` or ``capacity`` is under 1, or there are not as many spreads as points, or one is out
+            of range.
     """
 
     spread: Tensor
@@ -88,19 +82,16 @@ class KeypointObjective(Objective):
         gains: KeypointGains | None = None,
         flow: bool = True,
         capacity: int = CAPACITY,
-        sigmas: tuple[float, ...] | None = None,
+        sigmas: Sequence[float] | None = None,
     ) -> None:
         super().__init__(gains or KeypointGains())
         for name, value in (("points", points), ("capacity", capacity)):
             if value < 1:
                 raise ValueError(f"key points need {name} of at least 1, got {value}")
-        sigmas = sigmas or oks_sigmas(points)
-        if len(sigmas) != points or not all(math.isfinite(s) and s > 0 for s in sigmas):
-            raise ValueError(f"{points} points need as many spreads above 0, got {sigmas}")
         self.points = points
         self.capacity = capacity
         self.flow = Flow() if flow else None
-        self.register_buffer("spread", torch.tensor(sigmas), persistent=False)
+        self.register_buffer("spread", torch.tensor(oks_sigmas(points, sigmas)), persistent=False)
 
     def task(self, predictions: Predictions, targets: Targets, many: Assignment, one: Assignment) -> PointTerms:
         """Return the likelihood of the points and their similarity.

@@ -155,4 +155,4 @@ class Objective(nn.Module):
         return self.weight * many + (1.0 - self.weight) * one
 
     def _gained(self, terms: Terms | OrientedTerms | NoTerms | MaskTerms | PointTerms) -> list[Tensor]:
-        return [getattr(self.gains, name) * term for name, term in terms._asdict().items()]
+        return [getattr(self.gains, name) * term for name, term in terms._asdict().items() if term is not None]

@@ -51,7 +51,7 @@ class SegmentObjective(Objective):
         self.capacity = capacity
 
     def task(self, predictions: Predictions, targets: Targets, many: Assignment, one: Assignment) -> MaskTerms:
-        """Return the mask term of both branches, and the semantic term, which is 0 in evaluation mode.
+        """Return the mask term of both branches, and the semantic term, which there is in training alone.
 
         Raises:
             ValueError: There are no prototypes, or no masks.
@@ -74,12 +74,12 @@ class SegmentObjective(Objective):
                     real,
                 )
             )
-        semantic = prototypes.new_zeros(())
-        if predictions.semantic is not None:
-            semantic = semantic_term(
-                predictions.semantic.float(), semantic_target(targets, masks, predictions.semantic.shape[1])
-            )
-        return MaskTerms(self.blend(*terms), semantic)
+        if predictions.semantic is None:
+            return MaskTerms(self.blend(*terms))
+        semantic = predictions.semantic.float()
+        return MaskTerms(
+            self.blend(*terms), semantic_term(semantic, semantic_target(targets, masks, semantic.shape[1]))
+        )
 
 
 def mask_term(coefficients: Tensor, prototypes: Tensor, masks: Tensor, boxes: Tensor, real: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from lucid_core.checkpoint import read_saved
+from lucid_core.checkpoint import read_checkpoint
 from lucid_core.data.points import PointTable
 
 if TYPE_CHECKING:
@@ -66,14 +66,10 @@ def load_detector(kind: type[AnyDetector], path: Path, device: str | torch.devic
     where = pick_device(device)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint; a run keeps its own in RUN/checkpoints")
-    held = read_saved(path)
-    settings = held.get("hyper_parameters") if isinstance(held, Mapping) else None
-    if not isinstance(settings, Mapping) or "class_names" not in settings or "state_dict" not in held:
-        content = ", ".join(map(str, list(held)[:5])) if isinstance(held, Mapping) else f"a {type(held).__name__}"
-        raise ValueError(f"{path} is no checkpoint of lucid-core, but of another program: it holds {content}")
+    held = read_checkpoint(path)
     try:
         # What starts with an underscore is Lightning's own note.
-        detector = kind(**{name: value for name, value in settings.items() if not name.startswith("_")})
+        detector = kind(**{name: value for name, value in held["hyper_parameters"].items() if not name.startswith("_")})
         detector.on_load_checkpoint(held)
         detector.load_state_dict(held["state_dict"])
         detector.eval().to(where)
