@@ -181,5 +181,4 @@ def _verdict(windows: Windows, tally: Tally, left: float) -> Finding | None:
         return unmeasured("its steps were interrupted too often") if over else None
     # The later proof costs what the first one did, and takes a native step.
     finding, clear = judge(pairs, left, tally.proof_seconds + pairs[-1][0] if tally.proofs else 0.0)
-    # Twice at most: who looks more often finds what he looks for more often.
-    return finding if over or len(pairs) >= many or (clear and len(pairs) == few) else None
+    return finding if clear or over or len(pairs) >= many else None
