@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lucid_accel.adapters import Undo
+from lucid_accel.choices import one_of
 from lucid_accel.finding import Finding
 from lucid_accel.fit import Fit
 from lucid_accel.reasons import Reason
@@ -65,9 +66,9 @@ class Acceleration(Callback, ABC):
         strict: bool = False,
         keep: Literal["auto", "always"] = "auto",
     ) -> None:
-        self.on_failure = on_failure
+        self.on_failure = one_of("on_failure", on_failure, ("retire", "raise"))
         self.strict = strict
-        self.keep = keep
+        self.keep = one_of("keep", keep, ("auto", "always"))
         self._fit = Fit()
 
     # What a subclass says

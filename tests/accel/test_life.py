@@ -481,3 +481,9 @@ def test_an_acceleration_that_outlives_the_fit_keeps_no_module_alive(tape: None)
     del module, replay.log, replay.log_dict
     gc.collect()
     assert died() is None
+
+
+@pytest.mark.parametrize("option", ["proof", "keep", "on_failure"])
+def test_an_option_that_is_misspelt_is_refused_with_those_that_there_are(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} is 'alwyas'; it must be one of '"):
+        LossReplay(**{option: "alwyas"})  # type: ignore[arg-type]

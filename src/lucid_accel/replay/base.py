@@ -9,6 +9,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 
 from lucid_accel.acceleration import Acceleration, Undo
+from lucid_accel.choices import one_of
 from lucid_accel.graphs.router import Router
 from lucid_accel.reasons import Reason
 from lucid_accel.site import Site
@@ -37,7 +38,7 @@ class Replay(Acceleration):
         keep: Literal["auto", "always"] = "auto",
     ) -> None:
         super().__init__(on_failure, strict, keep)
-        self.proof = proof
+        self.proof = one_of("proof", proof, ("on", "off"))
         self._routers: list[Router] = []
         self._taken: object | None = None
 
