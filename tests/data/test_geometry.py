@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lucid_core.data.geometry import affine, clip, concatenate, flip, select
+from lucid_core.data.geometry import affine, area, clip, concatenate, flip, select
 from lucid_core.data.letterbox import letterbox, letterbox_sample, to_canvas, to_original
 from lucid_core.data.types import Instances
 
@@ -81,7 +81,7 @@ def test_an_object_whose_polygon_is_outside_goes_although_its_box_is_not() -> No
 
 
 def test_a_cut_rotated_box_keeps_its_direction() -> None:
-    rbox = np.array([[0, 50, 40, 10, math.pi / 4]], np.float32)
+    rbox = np.array([[0, 50, 40, 10, math.pi / 4]], np.float32)  # half of it is inside
     corner = 25 / math.sqrt(2)
     instances = Instances(
         np.array([[-corner, 50 - corner, corner, 50 + corner]], np.float32), np.zeros(1, np.int64), ((),), rbox
@@ -91,6 +91,15 @@ def test_a_cut_rotated_box_keeps_its_direction() -> None:
     assert clipped.rboxes[0, 3] == pytest.approx(10, abs=1e-4)
     assert 20 < clipped.rboxes[0, 2] < 30
     assert clipped.boxes[0, 0] == 0
+
+
+@pytest.mark.parametrize(("x", "length"), [(8.0, 40), (7.9, 27.9)])
+def test_a_rotated_box_of_which_seven_tenths_are_seen_stays_whole(x: float, length: float) -> None:
+    rbox = np.array([[x, 50, 40, 10, 0]], np.float32)
+    instances = Instances(np.array([[x - 20, 45, x + 20, 55]], np.float32), np.zeros(1, np.int64), ((),), rbox)
+    clipped = clip(instances, (0, 0, 100, 100))
+    assert clipped.rboxes[0, 2] == pytest.approx(length, abs=1e-4)
+    np.testing.assert_allclose(clipped.boxes, [[0, 45, x + 20, 55]], atol=1e-4)
 
 
 def test_key_points_are_never_clipped() -> None:
@@ -163,3 +172,11 @@ def test_letterbox_sample_pads_with_grey_and_leaves_the_source_alone() -> None:
     assert strip.letterbox == (64 / 8192, 0, 31)
     back = to_original(strip.instances.boxes.astype(float), strip.letterbox)
     np.testing.assert_allclose(back[0, [0, 2]], [100, 500], atol=1)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e5])
+def test_the_area_of_a_polygon_does_not_depend_on_where_it_lies(offset: float) -> None:
+    triangle = np.array([[0.25, 0.5], [8.5, 0.5], [3.0, 6.25]])
+    for ring in (triangle, triangle[::-1], np.roll(triangle, 1, 0)):
+        assert area(ring + offset) == pytest.approx(8.25 * 5.75 / 2, rel=1e-9)
+    assert area(triangle[:2]) == 0

@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from lucid_core.data.check import Verdict, check
+from lucid_core.data.geometry import corners
 from lucid_core.data.layout import open_split
-from lucid_core.data.tiles import Cutter, starts, write_tiles
+from lucid_core.data.tiles import Cutter, picture_names, starts, write_tiles
+from lucid_core.evaluation.oriented import OrientedEvaluation
+from lucid_core.types import Detections
 
 SIZE = (150, 100)
 
@@ -147,14 +153,55 @@ def test_a_failure_leaves_nothing_behind(root: Path, tmp_path: Path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
+STEMS = st.lists(st.sampled_from(["a", "A", "a_1", "a_2", "A_1", "a_1_1", "b"]), max_size=12)
+
+
+@given(STEMS)
+def test_no_two_pictures_have_tiles_of_one_name(stems: list[str]) -> None:
+    names = picture_names(stems)
+    assert len({name.casefold() for name in names}) == len(stems)
+    first = {stem.casefold(): place for place, stem in reversed(list(enumerate(stems)))}
+    assert all(names[place] == stems[place] for place in first.values())
+
+
 def test_pictures_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
-    for name in ("x", "y"):
-        (tmp_path / "in/images/train" / name).mkdir(parents=True)
-        (tmp_path / "in/labels/train" / name).mkdir(parents=True)
-        Image.new("RGB", (40, 40)).save(tmp_path / "in/images/train" / name / "a.png")
-        (tmp_path / "in/labels/train" / name / "a.txt").write_text("0 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n")
+    for name in ("x/a", "y/a", "z/a_1"):
+        for kind in ("images", "labels"):
+            (tmp_path / "in" / kind / "train" / name).parent.mkdir(parents=True)
+        Image.new("RGB", (40, 40)).save(tmp_path / "in/images/train" / f"{name}.png")
+        (tmp_path / "in/labels/train" / f"{name}.txt").write_text("0 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n")
     (tmp_path / "in/data.yaml").write_text("names: [ship]\ntrain: images/train\n")
     counts, _ = write_tiles(
         {"train": open_split(tmp_path / "in", "train", task="obb")}, tmp_path / "out", Cutter(64, 20)
     )
-    assert counts["train"].tiles == 2 == len(list((tmp_path / "out/train").iterdir()))
+    assert counts["train"].tiles == 3 == len(list((tmp_path / "out/train").iterdir()))
+
+
+def test_what_tiles_teach_is_what_they_are_scored_by(tmp_path: Path) -> None:
+    for folder in ("images", "labelTxt"):
+        (tmp_path / "in/train" / folder).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    Image.new("RGB", (640, 480)).save(tmp_path / "in/train/images/a.png")
+    boxes = rng.uniform((20, 20, 20, 10, -0.7), (620, 460, 60, 20, 2.3), (120, 5))
+    rows = [" ".join(f"{value:.2f}" for value in quad) + " ship 0" for quad in corners(boxes).reshape(-1, 8)]
+    (tmp_path / "in/train/labelTxt/a.txt").write_text("\n".join(rows))
+    write_tiles({"train": open_split(tmp_path / "in", "train", task="obb")}, tmp_path / "out", Cutter(160, 40))
+    data = open_split(tmp_path / "out", "train", task="obb")
+    # Some are cut by their tile and count, others are difficult.
+    sides = [side for one in data.records for side in (one.truth.quads.min((1, 2)), one.truth.difficult)]  # type: ignore
+    assert data.problems == () and min(part.min() for part in sides if len(part)) < 0
+    assert sum(one.truth.difficult.sum() for one in data.records) > 20  # type: ignore[union-attr]
+    evaluation = OrientedEvaluation(data)
+    for index, record in enumerate(data.records):
+        found = record.instances
+        scores = torch.ones((1, len(found)), dtype=torch.float32)
+        boxes, labels, rboxes = (
+            torch.from_numpy(part)[None] for part in (found.boxes, found.labels, found.rboxes) if part is not None
+        )
+        evaluation.update(
+            Detections(boxes, scores, labels, anchors=torch.zeros_like(labels), rboxes=rboxes),
+            torch.tensor([index]),
+            torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64),
+        )
+    assert evaluation.compute().scalars()["map"] == pytest.approx(1)
+    assert evaluation.compute_merged().scalars()["map"] == pytest.approx(1)

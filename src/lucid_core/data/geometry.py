@@ -15,12 +15,27 @@ from numpy.typing import NDArray
 
 from lucid_core.data.types import Float32, Instances
 
-__all__ = ["affine", "clip", "concatenate", "corners", "cut", "envelope", "fit", "flip", "refit", "select"]
+__all__ = [
+    "WHOLE_SHARE",
+    "affine",
+    "area",
+    "clip",
+    "concatenate",
+    "corners",
+    "cut",
+    "envelope",
+    "fit",
+    "flip",
+    "refit",
+    "select",
+]
 
 #: A clipped object stays if both its sides have this many pixels ...
 MIN_SIDE = 2.0
 #: ... and this share of its box is left.
 MIN_SHARE = 0.1
+#: An oriented box of which this share is seen stays whole.
+WHOLE_SHARE = 0.7
 
 Matrix = NDArray[np.float64]
 Precision = TypeVar("Precision", np.float32, np.float64)
@@ -60,8 +75,10 @@ def clip(instances: Instances, window: Window) -> Instances:
     """Cut objects at the border of a window and leave out those of which too little is left.
 
     The box of an object that crosses the border becomes the envelope of what is visible of its polygon (or rotated
-    box), where it has one. An object stays if both sides of its clipped box are at least 2 px and the clipped box has
-    at least a tenth of the area of the whole one. Key points are never clipped: where a point is stays true outside.
+    box), where it has one. The rotated box itself stays whole where at least 70 % of it is visible, as in tiles, and
+    else closes around what is, in its own direction. An object stays if both sides of its clipped box are at least 2 px
+    and the clipped box has at least a tenth of the area of the whole one. Key points are never clipped: where a point
+    is stays true outside.
 
     Args:
         instances: Labels.
@@ -80,15 +97,16 @@ def clip(instances: Instances, window: Window) -> Instances:
             polygons[row] = tuple(ring for ring in (cut(ring, window) for ring in polygons[row]) if len(ring))
             visible = np.concatenate(polygons[row]) if polygons[row] else None
         elif rboxes is not None:
-            visible = cut(corners(rboxes[row : row + 1])[0], window)
-            if len(visible):
+            whole = corners(rboxes[row : row + 1])[0]
+            visible = cut(whole, window)
+            if len(visible) and area(visible) < WHOLE_SHARE * area(whole):
                 rboxes[row] = refit(visible, float(rboxes[row, 4]))
         else:
             continue
         boxes[row] = 0 if visible is None or not len(visible) else np.clip(envelope(visible), low, high)
-    kept = ((boxes[:, 2:] - boxes[:, :2]) >= MIN_SIDE).all(1) & (_area(boxes) >= MIN_SHARE * _area(instances.boxes))
-    whole = Instances(boxes, instances.labels, tuple(polygons), rboxes, instances.points, instances.visibility)
-    return whole if kept.all() else select(whole, np.flatnonzero(kept))
+    kept = ((boxes[:, 2:] - boxes[:, :2]) >= MIN_SIDE).all(1) & (_sizes(boxes) >= MIN_SHARE * _sizes(instances.boxes))
+    cropped = Instances(boxes, instances.labels, tuple(polygons), rboxes, instances.points, instances.visibility)
+    return cropped if kept.all() else select(cropped, np.flatnonzero(kept))
 
 
 def flip(instances: Instances, width: float, pairs: Sequence[tuple[int, int]] = ()) -> Instances:
@@ -158,9 +176,9 @@ def _map(points: Float32, linear: Matrix, offset: NDArray[np.float64]) -> Float3
     return (points * linear.diagonal() + offset).astype(np.float32)
 
 
-def _area(boxes: Float32) -> Float32:
-    area: Float32 = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return area
+def _sizes(boxes: Float32) -> Float32:
+    sizes: Float32 = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return sizes
 
 
 def _box_corners(boxes: Float32) -> Float32:
@@ -171,6 +189,15 @@ def envelope(points: NDArray[Precision]) -> NDArray[Precision]:
     """Return the boxes ``(..., 4)`` about points ``(..., P, 2)``."""
     boxes: NDArray[Precision] = np.concatenate([points.min(-2), points.max(-2)], -1)
     return boxes
+
+
+def area(ring: NDArray[Precision]) -> float:
+    """Return the area of a polygon ``(P, 2)``, in pixels; loops that run against each other cancel."""
+    if len(ring) < 3:
+        return 0.0
+    # By the shoelace about the first corner, where large coordinates do not cancel and its own edges count nothing.
+    x, y = (ring[1:] - ring[0]).astype(np.float64).T
+    return abs(float(x[:-1] @ y[1:] - x[1:] @ y[:-1])) / 2
 
 
 def corners(rboxes: NDArray[Precision]) -> NDArray[Precision]:
@@ -230,6 +257,8 @@ def _canonical(rboxes: Float32) -> Float32:
 
 def cut(ring: NDArray[Precision], window: Window) -> NDArray[Precision]:
     """Clip a polygon by a window (Sutherland and Hodgman 1974); empty where nothing of it is inside."""
+    if (ring >= window[:2]).all() and (ring <= window[2:]).all():
+        return ring
     for axis, bound, sign in ((0, window[0], 1), (0, window[2], -1), (1, window[1], 1), (1, window[3], -1)):
         depth = sign * (ring[:, axis] - bound)
         inside = depth >= 0

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lucid_core.data.geometry import corners, cut, envelope, fit, refit
+from lucid_core.data.geometry import WHOLE_SHARE, area, corners, cut, envelope, fit, refit
 from lucid_core.data.problems import Fault, Kind
-from lucid_core.data.records import TOLERANCE
 from lucid_core.data.types import Float32
 
 __all__ = ["LEAST_SIDE", "Oriented", "from_rbox", "oriented"]
@@ -24,8 +23,8 @@ class Oriented(NamedTuple):
 
     Attributes:
         quad: ``(4, 2)`` float64 corners, as stated, pixels.
-        rbox: ``(5,)`` float32, see :mod:`lucid_core.types`; of what is inside the picture.
-        box: ``x1, y1, x2, y2``, the envelope of that.
+        rbox: ``(5,)`` float32, see :mod:`lucid_core.types`; whole where most of it is inside the picture.
+        box: ``x1, y1, x2, y2``, the envelope of what is inside.
         area: Pixels of the whole quadrilateral.
         notes: What was changed: kinds and messages.
     """
@@ -41,7 +40,8 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
     """Make an oriented box of four corners in order, from whichever corner and in whichever sense.
 
     A quadrilateral with a corner pushed in is replaced by the smallest rectangle about it. One that crosses the border
-    is cut, and the box closes around what is left, in its own direction.
+    stays whole where at least 70 % of it is inside, as evaluation has it; else the box closes around what is inside, in
+    its own direction.
 
     Args:
         quad: ``(4, 2)`` float64, pixels.
@@ -57,9 +57,6 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
     edges = np.roll(quad, -1, 0) - quad
     after = np.roll(edges, -1, 0)
     turns = edges[:, 0] * after[:, 1] - edges[:, 1] * after[:, 0]
-    # The signed area, twice: by the shoelace about the first corner, where large coordinates do not cancel.
-    spokes = quad - quad[0]
-    area = abs(float((spokes[:, 0] * np.roll(spokes[:, 1], -1) - np.roll(spokes[:, 0], -1) * spokes[:, 1]).sum())) / 2
     left, right = int((turns > 0).sum()), int((turns < 0).sum())
     # Of four turns, two each way make a bow tie, and one against three a corner that is pushed in.
     if left == right == 2:
@@ -79,17 +76,18 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
         visible = cut(taken, window)
         if not len(visible):
             raise Fault(Kind.NO_AREA, f"{seen} have no area inside the {width} x {height} image")
-        rbox, outer = refit(visible, float(rbox[4])), envelope(visible)
-        margin = np.array((width, height)) * TOLERANCE
-        if (quad < -margin).any() or (quad > np.array((width, height)) + margin).any():
+        outer = envelope(visible)
+        if area(visible) < WHOLE_SHARE * area(taken):
+            rbox = refit(visible, float(rbox[4]))
             text = f"{seen} reach outside the {width} x {height} image; clipped at the border"
             notes.append((Kind.CLIPPED, text))
     sides = np.float32(outer[2:]) - np.float32(outer[:2])
     # The area of a sheared sliver tells it from the rectangle that edges of its lengths would make.
-    if area < LEAST_SIDE * lengths.max() or min(rbox[2:4]) < LEAST_SIDE or (sides <= 0).any():
+    covered = area(quad)
+    if covered < LEAST_SIDE * lengths.max() or min(rbox[2:4]) < LEAST_SIDE or (sides <= 0).any():
         raise Fault(Kind.NO_AREA, f"{seen} are less than {LEAST_SIDE:g} px across inside the {width} x {height} image")
     x1, y1, x2, y2 = outer.tolist()
-    return Oriented(quad, rbox, (x1, y1, x2, y2), area, tuple(notes))
+    return Oriented(quad, rbox, (x1, y1, x2, y2), covered, tuple(notes))
 
 
 def from_rbox(rbox: NDArray[np.float64]) -> NDArray[np.float64]:

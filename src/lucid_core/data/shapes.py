@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid_core.data.geometry import area
 from lucid_core.data.types import DataError
 
 __all__ = ["CLASSES", "write_shapes"]
@@ -254,12 +255,10 @@ def _annotation(shape: _Shape, above: list[_Shape]) -> dict[str, Any]:
         hidden = any(cv2.pointPolygonTest(outline, (x, y), False) >= 0 for outline in outlines)
         keypoints += [x, y, 1 if hidden else 2]
     x1, y1, x2, y2 = shape.box.tolist()
-    following = np.roll(shape.outline, -1, axis=0)
-    area = abs(float((shape.outline[:, 0] * following[:, 1] - following[:, 0] * shape.outline[:, 1]).sum())) / 2
     return {
         "category_id": shape.label + 1,
         "bbox": [x1, y1, x2 - x1, y2 - y1],
-        "area": area,
+        "area": area(shape.outline),
         "iscrowd": 0,
         "segmentation": [shape.outline.ravel().tolist()],
         "keypoints": keypoints,

@@ -5,27 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-from lucid_core.data.geometry import corners, cut, envelope, fit, refit
+from lucid_core.data.geometry import WHOLE_SHARE, area, corners, cut, envelope, fit, refit
 from lucid_core.data.images import ImageReader
 from lucid_core.data.problems import Kind, Problem
 from lucid_core.data.records import DataSet
 from lucid_core.data.types import DataError, Record, UnreadableNow
 
-__all__ = ["Cutter", "TileCount", "starts", "write_tiles"]
+__all__ = ["Cutter", "TileCount", "picture_names", "starts", "write_tiles"]
 
-#: An object of which less than this share is in a tile is difficult there, and its box closes around that part.
-MIN_SHARE = 0.7
 #: How each kind of file is written.
 QUALITY = {".png": [cv2.IMWRITE_PNG_COMPRESSION, 1], ".jpg": [cv2.IMWRITE_JPEG_QUALITY, 95]}
 #: Pictures that are handed to the threads at a time.
@@ -124,10 +122,10 @@ def _objects(record: Record, window: tuple[int, int, int, int], ids: tuple[int, 
     corner = np.array(window[:2], np.float64)
     for quad, label, crowd, difficult in zip(truth.quads, truth.labels, truth.crowd, truth.difficult, strict=True):
         visible = cut(quad, window)
-        area = _area(visible)
-        if area <= 0:
+        seen = area(visible)
+        if seen <= 0:
             continue
-        whole = area >= MIN_SHARE * _area(quad)
+        whole = seen >= WHOLE_SHARE * area(quad)
         box = envelope(visible)
         if not whole:
             theta = float(fit(quad[None])[0, 4])
@@ -136,18 +134,11 @@ def _objects(record: Record, window: tuple[int, int, int, int], ids: tuple[int, 
         yield {
             "category_id": ids[label],
             "bbox": [x1, y1, x2 - x1, y2 - y1],
-            "area": _area(quad),
+            "area": area(quad),
             "iscrowd": int(crowd),
             "difficult": int(difficult or not whole),
             "segmentation": [moved.ravel().tolist()],
         }
-
-
-def _area(ring: NDArray[np.float64]) -> float:
-    if len(ring) < 3:
-        return 0.0
-    x, y = (ring - ring[0]).T
-    return abs(float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum())) / 2
 
 
 def write_tiles(splits: dict[str, DataSet], out: Path, cutter: Cutter) -> tuple[dict[str, TileCount], list[Problem]]:
@@ -217,7 +208,7 @@ def _write(data: DataSet, work: Path, split: str, cutter: Cutter, problems: list
 
 
 def _cut_all(pool: ThreadPoolExecutor, data: DataSet, folder: Path, cutter: Cutter) -> Iterator[list[Row] | DataError]:
-    names = _names(data.records)
+    names = picture_names([record.image.stem for record in data.records])
     job = partial(_cut_one, cutter, folder, data.category_ids)
     for start in range(0, len(data), SLICE):
         part = slice(start, start + SLICE)
@@ -233,8 +224,20 @@ def _cut_one(cutter: Cutter, folder: Path, ids: tuple[int, ...], record: Record,
         return error
 
 
-def _names(records: tuple[Record, ...]) -> list[str]:
-    """Name each picture by the stem of its file, and by its number where several have that."""
-    stems = [record.image.stem for record in records]
-    again = {stem for stem in stems if stems.count(stem) > 1} if len(set(stems)) < len(stems) else set()
-    return [f"{stem}_{number}" if stem in again else stem for number, stem in enumerate(stems)]
+def picture_names(stems: Sequence[str]) -> list[str]:
+    """Name pictures by the stems of their files; of several with one stem, the later ones by the next free number.
+
+    No two differ in case alone, which some file systems do not tell apart.
+    """
+    taken = {stem.casefold() for stem in stems}
+    numbers: dict[str, Iterator[int]] = {}
+    names = []
+    for stem in stems:
+        name, key = stem, stem.casefold()
+        if key in numbers:
+            name = next(free for n in numbers[key] if (free := f"{stem}_{n}").casefold() not in taken)
+            taken.add(name.casefold())
+        else:
+            numbers[key] = count(1)
+        names.append(name)
+    return names

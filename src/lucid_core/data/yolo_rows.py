@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from lucid_core.data.geometry import area
 from lucid_core.data.problems import Fault, Kind
 from lucid_core.data.quads import oriented
 from lucid_core.data.records import TOLERANCE
@@ -59,12 +60,11 @@ class YoloRows:
         ring = np.array([_share(field) for field in fields[1:]]).reshape(-1, 2)
         shares = (*ring.min(axis=0).tolist(), *ring.max(axis=0).tolist())
         pixels = ring * size
-        turned = np.roll(pixels, -1, 0)
-        area = abs(float((pixels[:, 0] * turned[:, 1] - turned[:, 0] * pixels[:, 1]).sum())) / 2
-        if self.task == "segment" and not area > 0:
+        covered = area(pixels)
+        if self.task == "segment" and not covered > 0:
             raise Fault(Kind.NO_AREA, "the polygon has no area")
         row = _within(label, shares, size, ((pixels).astype(np.float32),))
-        return row._replace(area=area) if self.task == "segment" else row
+        return row._replace(area=covered) if self.task == "segment" else row
 
     def _box(self, label: int, fields: list[str], size: Size) -> LabelRow:
         cx, cy, w, h = (_share(field) for field in fields)
