@@ -20,15 +20,17 @@ RINGS = st.lists(
 ).map(lambda rings: tuple(np.array(ring, np.float32) for ring in rings))
 
 
-def even_odd(rings: tuple[NDArray[np.float32], ...], size: int, stride: int) -> NDArray[np.bool_]:
+def union(rings: tuple[NDArray[np.float32], ...], size: int, stride: int) -> NDArray[np.bool_]:
     """The textbook definition, one centre and one edge at a time."""
     mask = np.zeros((size // stride,) * 2, np.bool_)
     for row, column in np.ndindex(mask.shape):
         x, y = (column + 0.5) * stride, (row + 0.5) * stride
         for ring in rings:
+            odd = False
             for (x1, y1), (x2, y2) in zip(ring.tolist(), np.roll(ring, -1, 0).tolist(), strict=True):
                 if (y1 <= y) != (y2 <= y) and x1 + (y - y1) / (y2 - y1) * (x2 - x1) <= x:
-                    mask[row, column] ^= True
+                    odd = not odd
+            mask[row, column] |= odd
     return mask
 
 
@@ -38,23 +40,41 @@ def test_a_cell_is_marked_where_its_centre_is_inside(polygons: list[tuple[NDArra
     masks = rasterise(polygons, 64)
     assert masks.shape == (len(polygons), 16, 16) and masks.dtype == np.bool_
     for mask, rings in zip(masks, polygons, strict=True):
-        wanted = even_odd(rings, 64, 4)
+        wanted = union(rings, 64, 4)
         # Rounding may tell a centre on an edge to either side; nothing else may differ.
         assert (mask != wanted).sum() <= 2
 
 
-def test_borders_belong_to_the_right_and_below_and_holes_stay_holes() -> None:
-    outer = np.array([[2, 2], [14, 2], [14, 14], [2, 14]], np.float32)
-    inner = np.array([[6, 6], [10, 6], [10, 10], [6, 10]], np.float32)
-    mask = rasterise([(outer, inner), ()], 16)
-    # Centres are at 2, 6, 10 and 14: the square holds those at 2, and not those at 14.
+def test_borders_belong_to_the_right_and_below_and_parts_that_overlap_are_no_hole() -> None:
+    outer = np.array([[2, 2], [10, 2], [10, 14], [2, 14]], np.float32)
+    other = np.array([[6, 6], [14, 6], [14, 10], [6, 10]], np.float32)
+    mask = rasterise([(outer, other), ()], 16)
+    # Centres are at 2, 6, 10 and 14: the parts hold those at 2 or 6, and not those at 14.
     assert mask[0].tolist() == [
+        [True, True, False, False],
         [True, True, True, False],
-        [True, False, True, False],
-        [True, True, True, False],
+        [True, True, False, False],
         [False, False, False, False],
     ]
     assert not mask[1].any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 64)), min_size=4, max_size=4, unique=True))
+def test_rings_that_share_an_edge_leave_no_gap_and_share_no_cell(quad: list[tuple[int, int]]) -> None:
+    one, two, three, four = (np.array(corner, np.float32) for corner in quad)
+    left, right, whole = (np.stack(ring) for ring in ([one, two, three], [three, four, one], [one, two, three, four]))
+    halves = rasterise([(left,), (right,)], 64, stride=1)
+    # Where the diagonal leaves the quadrilateral, the halves overlap, and it has neither there.
+    np.testing.assert_array_equal(halves[0] ^ halves[1], rasterise([(whole,)], 64, stride=1)[0])
+
+
+def test_pasted_objects_take_their_cells_from_all_before_them() -> None:
+    first, second, third = (np.array([[x, 0], [x + 8, 0], [x + 8, 4], [x, 4]], np.float32) for x in (0, 4, 8))
+    masks = rasterise([(first,), (second,), (third,)], 16, pasted=[2])
+    assert masks[:, 0].tolist() == [[True, True, False, False], [False, True, False, False], [False, False, True, True]]
+    masks = rasterise([(first,), (second,), (third,)], 16, pasted=range(1, 3))
+    assert masks[:, 0].tolist() == [[True] + [False] * 3, [False, True, False, False], [False, False, True, True]]
 
 
 def test_polygons_may_lead_out_of_the_canvas_or_lie_outside() -> None:

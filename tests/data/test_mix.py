@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
+from lucid_core.data.augment import Augmenter, Recipe
+from lucid_core.data.collate import collate
 from lucid_core.data.mix import copy_paste, mixup
-from lucid_core.data.types import Instances
+from lucid_core.data.plan import EpochPlan
+from lucid_core.data.rle import outline
+from lucid_core.data.types import Instances, SampleKey, Wanted
 
-from .synthetic import make_instances, rectangle
+from .synthetic import CLASSES, make_instances, make_record, rectangle
 
 S = 64
 
@@ -48,13 +52,39 @@ def test_pasted_objects_bring_their_pixels_and_follow_the_labels() -> None:
 
 
 def test_holes_stay_holes_and_parts_belong_together() -> None:
-    rings = (rectangle(4, 4, 44, 44), rectangle(14, 14, 34, 34), rectangle(50, 50, 60, 60))
+    mask = np.zeros((S, S), np.bool_)
+    mask[4:44, 4:44] = True
+    mask[14:34, 14:34] = False
+    rings = (*outline(mask), rectangle(40, 40, 60, 60))
     donor = Instances(np.array([[4, 4, 60, 60]], np.float32), np.zeros(1, np.int64), (rings,))
     image, _ = copy_paste((canvas(0), make_instances([])), (canvas(200), donor))
-    assert image[24, 24, 0] == 0
-    assert image[8, 8, 0] == 200
-    assert image[55, 55, 0] == 200
-    assert image[47, 47, 0] == 0
+    mask[40:60, 40:60] = True
+    np.testing.assert_array_equal(image[..., 0] == 200, mask)
+
+
+class Flat:
+    """Pictures of one grey each, 50 more than that of the last."""
+
+    def source(self, index: int) -> np.ndarray:
+        return canvas(50 * (index + 1))
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_no_mask_holds_a_pixel_that_another_object_was_pasted_over(flip: float) -> None:
+    boxes = [[8, 8, 40, 40], [32, 32, 56, 56]]
+    records = tuple(make_record(index, S, S, make_instances([box])) for index, box in enumerate(boxes))
+    recipe = Recipe(mosaic=0, scale=0, translate=0, copy_paste=1, hue=0, saturation=0, value=0, flip=flip)
+    augmenter = Augmenter(Flat(), records, EpochPlan(2, 0, None, 1), S, recipe, 0)
+    for position in range(2):
+        sample = augmenter.sample(SampleKey(0, position, False))
+        masks = collate([sample], records, CLASSES, Wanted("segment")).targets.masks
+        assert masks is not None and len(sample.instances) == 2
+        # All borders are those of cells, of which one pixel tells.
+        pixels = sample.image[2::4, 2::4, 0]
+        receiver, pasted = masks[0, :2].numpy()
+        np.testing.assert_array_equal(pasted, pixels == 50 * (2 - sample.index))
+        assert receiver.sum() == ((40 - 8) ** 2 if sample.index == 0 else 24**2) / 16 - 4
+        assert not (receiver & pasted).any()
 
 
 @pytest.mark.parametrize(("right", "pasted"), [(16.0, False), (12.9, True), (13.0, False), (10.0, True)])

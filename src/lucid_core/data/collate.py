@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from lucid_core.data.masks import rasterise
-from lucid_core.data.types import DETECT, DataError, Instances, Record, Sample, Wanted
+from lucid_core.data.types import DETECT, DataError, Record, Sample, Wanted
 from lucid_core.types import CELL, Batch, Targets
 
 __all__ = [
@@ -141,7 +141,7 @@ def collate(samples: Sequence[Sample], records: Sequence[Record], classes: int, 
             check_points(sample, wanted.points, file)
         # Writes the three planes in place, an order of magnitude faster than a transposing copy.
         cv2.split(sample.image, list(images[row]))
-        for name, values in _labels(sample.instances, wanted, size).items():
+        for name, values in _labels(sample, wanted, size).items():
             arrays[name][row, : len(sample.instances)] = values
     return Batch(
         images=torch.from_numpy(images),
@@ -151,13 +151,14 @@ def collate(samples: Sequence[Sample], records: Sequence[Record], classes: int, 
     )
 
 
-def _labels(instances: Instances, wanted: Wanted, size: int) -> dict[str, Any]:
+def _labels(sample: Sample, wanted: Wanted, size: int) -> dict[str, Any]:
     """Give the rows of one image, by the name of the target."""
+    instances = sample.instances
     if not len(instances):
         return {}
     rows: dict[str, Any] = {"boxes": instances.boxes, "labels": instances.labels, "valid": True}
     if wanted.task == "segment":
-        rows["masks"] = rasterise(instances.polygons, size)
+        rows["masks"] = rasterise(instances.polygons, size, pasted=sample.pasted)
     elif wanted.task == "obb":
         rows["rboxes"] = instances.rboxes
     elif wanted.task == "keypoints":

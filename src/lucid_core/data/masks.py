@@ -13,45 +13,49 @@ from lucid_core.types import CELL
 __all__ = ["rasterise"]
 
 
-def rasterise(polygons: Sequence[tuple[Float32, ...]], size: int, stride: int = CELL) -> NDArray[np.bool_]:
+def rasterise(
+    polygons: Sequence[tuple[Float32, ...]], size: int, stride: int = CELL, pasted: Sequence[int] = ()
+) -> NDArray[np.bool_]:
     """Mark the cells whose centres lie inside polygons.
 
-    The rings of an object are filled together by the even-odd rule, so holes stay holes. A centre on a border belongs
-    to the side right of it or below.
+    An object covers what any of its rings does, each filled by the even-odd rule. A centre on a border belongs to the
+    side right of it or below, and where two rings share an edge, to one of them.
 
     Args:
         polygons: For each of ``n`` objects its rings, ``(P, 2)`` pixels of the canvas; they may lead out of it.
         size: Side ``S`` of the canvas, pixels.
         stride: Pixels of the canvas along a side of a cell.
+        pasted: Objects that were pasted over all those before them, whose masks they cover, by rising row.
 
     Returns:
         ``(n, S / stride, S / stride)`` bool, rows before columns.
     """
     cells = size // stride
     masks = np.zeros((len(polygons), cells, cells), np.bool_)
-    rows = [row for row, rings in enumerate(polygons) if rings]
+    rows = [row for row, rings in enumerate(polygons) for _ in rings]
     if not rows:
         return masks
-    lengths = np.array([len(ring) for row in rows for ring in polygons[row]])
+    lengths = np.array([len(ring) for rings in polygons for ring in rings])
     # In units of cells, from the middle of the first one.
-    starts = np.concatenate([ring for row in rows for ring in polygons[row]]).astype(np.float64) / stride - 0.5
-    last = lengths.cumsum() - 1
+    starts = np.concatenate([ring for rings in polygons for ring in rings]).astype(np.float64) / stride - 0.5
+    begins = lengths.cumsum() - lengths
     following = np.arange(1, len(starts) + 1)
-    following[last] = last - lengths + 1
+    following[begins + lengths - 1] = begins
     ends = starts[following]
-    counts = np.array([sum(map(len, polygons[row])) for row in rows])
-    begins = counts.cumsum() - counts
     low = _inner(np.minimum.reduceat(starts, begins), cells)
     high = _inner(np.maximum.reduceat(starts, begins), cells)
+    # Downwards, so that an edge of two rings is rounded alike in both.
+    rises = (starts[:, 1] > ends[:, 1])[:, None]
+    starts, ends = np.where(rises, ends, starts), np.where(rises, starts, ends)
     # Each edge crosses the middle lines of some rows of cells; from there on to the right, inside and outside swap.
-    first = _inner(np.minimum(starts[:, 1], ends[:, 1]), cells)
-    crossed = _inner(np.maximum(starts[:, 1], ends[:, 1]), cells) - first
+    first = _inner(starts[:, 1], cells)
+    crossed = _inner(ends[:, 1], cells) - first
     edge = np.repeat(np.arange(len(starts)), crossed)
     line = np.arange(len(edge)) - np.repeat(crossed.cumsum() - crossed, crossed) + first[edge]
     share = (line - starts[edge, 1]) / (ends[edge, 1] - starts[edge, 1])
     column = np.ceil(starts[edge, 0] + share * (ends[edge, 0] - starts[edge, 0]))
-    # Only the window about each object is looked at. It has a column more, for swaps right of it.
-    owner = np.repeat(np.arange(len(rows)), counts)[edge]
+    # Only the window about each ring is looked at. It has a column more, for swaps right of it.
+    owner = np.repeat(np.arange(len(rows)), lengths)[edge]
     widths = high[:, 0] - low[:, 0] + 1
     areas = (high[:, 1] - low[:, 1]) * widths
     places = areas.cumsum() - areas
@@ -64,7 +68,10 @@ def rasterise(polygons: Sequence[tuple[Float32, ...]], size: int, stride: int = 
     for row, (left, top), (right, bottom), place_of, area, width in zip(
         rows, low.tolist(), high.tolist(), places.tolist(), areas.tolist(), widths.tolist(), strict=True
     ):
-        masks[row, top:bottom, left:right] = inside[place_of : place_of + area].reshape(-1, width)[:, :-1]
+        covered = inside[place_of : place_of + area].reshape(-1, width)[:, :-1].astype(np.bool_)
+        masks[row, top:bottom, left:right] |= covered
+    for row in pasted:
+        masks[:row] &= ~masks[row]
     return masks
 
 

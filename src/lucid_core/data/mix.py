@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from lucid_core.data.geometry import concatenate, select
+from lucid_core.data.masks import rasterise
 from lucid_core.data.types import Float32, Instances
 
 __all__ = ["copy_paste", "mixup"]
 
 #: A pasted object may hide less than this share of the box of any object.
 MAX_HIDDEN = 0.3
-#: Fractional bits of the vertices that OpenCV fills.
-SHIFT = 4
 
 Labelled = tuple[NDArray[np.uint8], Instances]
 
@@ -42,7 +40,7 @@ def copy_paste(receiver: Labelled, donor: Labelled) -> Labelled:
     """Paste the outlined objects of one sample onto another (Ghiasi et al. 2021, https://arxiv.org/abs/2012.07177).
 
     An object is pasted at its own place, unless its box would hide 30 % or more of the box of an object already there.
-    All its rings are filled together by the even-odd rule, so holes stay holes.
+    Its pixels are those with their centre in any of its rings.
 
     Args:
         receiver: Image ``(S, S, 3)`` uint8 and labels.
@@ -62,12 +60,11 @@ def copy_paste(receiver: Labelled, donor: Labelled) -> Labelled:
         left, top = np.maximum(np.floor(box[:2]).astype(int), 0)
         right, bottom = np.ceil(box[2:]).astype(int)
         part = slice(top, bottom), slice(left, right)
-        mask = np.zeros(image[part].shape[:2], np.uint8)
-        # OpenCV puts vertices at pixel centres, labels count from pixel corners.
-        origin = np.array([left + 0.5, top + 0.5])
-        vertices = [np.rint((ring - origin) * 2**SHIFT).astype(np.int32) for ring in rings]
-        cv2.fillPoly(mask, vertices, color=(1,), shift=SHIFT)
-        np.copyto(image[part], pixels[part], where=mask[..., None].astype(bool))
+        height, width = image[part].shape[:2]
+        corner = np.array((left, top), np.float32)
+        # Filled as targets are: OpenCV would also paint the pixels that an outline touches.
+        mask = rasterise([tuple(ring - corner for ring in rings)], max(height, width), 1)[0, :height, :width]
+        np.copyto(image[part], pixels[part], where=mask[..., None])
         taken = np.concatenate([taken, box[None]])
         pasted.append(row)
     return image, concatenate([instances, select(donated, np.array(pasted, np.intp))])

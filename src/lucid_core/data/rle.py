@@ -71,8 +71,9 @@ def _compressed(counts: str | bytes) -> NDArray[np.int64] | None:
 def outline(mask: NDArray[np.bool_]) -> tuple[Float32, ...]:
     """Trace the borders of a mask along the edges of its pixels.
 
-    Filled together by the even-odd rule the rings give back the mask, holes and all: nothing is lost. Where two pixels
-    touch at a corner alone, the rings may pass through it in either way.
+    The rings together cover the mask and nothing else: nothing is lost. None goes around a hole, since an object covers
+    all that its rings cover: a mask with holes is cut along the first row of each. Where two pixels touch at a corner
+    alone, the rings may pass through it in either way.
 
     Args:
         mask: ``(h, w)`` bool.
@@ -84,7 +85,18 @@ def outline(mask: NDArray[np.bool_]) -> tuple[Float32, ...]:
     if not len(rows):
         return ()
     part = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    framed = np.pad(part, 1)
+    rings = _trace(part)
+    # Every ring begins at its upper left: with a pixel of the mask, or of the hole that it goes around.
+    tops = sorted({top for left, top in (ring[0].tolist() for ring in rings) if not part[top, left]})
+    if tops:
+        bands = zip([0, *tops], np.split(part, tops), strict=True)
+        rings = [np.add(ring, (0, top)) for top, band in bands for ring in _trace(band)]
+    return tuple(np.add(ring, (columns[0], rows[0])).astype(np.float32) for ring in rings)
+
+
+def _trace(mask: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+    """Return the borders of a mask ``(h, w)`` as rings ``(P, 2)`` of corners of pixels."""
+    framed = np.pad(mask, 1)
     # A corner of pixels is a vertex where an odd number of the four about it is set, and twice one where two that only
     # touch there are.
     upper, lower = framed[:-1], framed[1:]
@@ -99,8 +111,8 @@ def outline(mask: NDArray[np.bool_]) -> tuple[Float32, ...]:
     order = np.lexsort((y, x))
     down = np.empty_like(order)
     down[order] = order[np.arange(len(x)) ^ 1]
-    vertices = np.stack([x + columns[0], y + rows[0]], 1).astype(np.float32)
-    return tuple(vertices[ring] for ring in _cycles(across.tolist(), down.tolist()))
+    vertices = np.stack([x, y], 1)
+    return [vertices[ring] for ring in _cycles(across.tolist(), down.tolist())]
 
 
 def _cycles(across: list[int], down: list[int]) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
@@ -105,6 +106,7 @@ class Instances:
         boxes: ``(n, 4)`` float32, ``x1, y1, x2, y2`` in pixels.
         labels: ``(n,)`` int64, contiguous from 0.
         polygons: ``n`` tuples of rings, each ring ``(P, 2)`` float32 pixels; an empty tuple where an object has none.
+            An object covers all that any of its rings does; none goes around a hole.
         rboxes: ``(n, 5)`` float32, ``cx, cy, w, h, theta``, or ``None`` where the data set has none.
         points: ``(n, K, 2)`` float32 pixels, or ``None``.
         visibility: ``(n, K)`` int64, 0 absent, 1 hidden, 2 visible, or ``None``.
@@ -198,9 +200,11 @@ class Sample:
         instances: Labels in pixels of this image.
         index: The record it was made from.
         letterbox: ``(ratio, pad_x, pad_y)``; ``(1, 0, 0)`` for training samples.
+        pasted: Rows of the objects that were pasted over all those before them, rising.
     """
 
     image: NDArray[np.uint8]
     instances: Instances
     index: int
     letterbox: tuple[float, float, float] = field(default=(1.0, 0.0, 0.0))
+    pasted: Sequence[int] = ()
