@@ -12,7 +12,7 @@ from lucid_core.data.records import DataSet, match_classes
 from lucid_core.data.types import DataError
 from lucid_core.data.yolo import read_yolo, read_yolo_classes
 
-from .test_coco import Coco, coco  # noqa: F401 - a fixture
+from .test_coco import HEIGHT, WIDTH, Coco, coco  # noqa: F401 - a fixture
 from .test_yolo import Yolo, data  # noqa: F401 - a fixture
 
 NAMES = ["nose", "left_eye", "right_eye"]
@@ -164,6 +164,21 @@ def test_a_bad_point_is_absent_and_told_with_its_annotation(posed: Coco, stated:
     assert [(one.kind, one.where) for one in found.problems][:1] == [(Kind.KEY_POINTS, "annotation 2")]
     assert found.records[0].instances.visibility[0].tolist() == visibility  # type: ignore[index]
     assert np.isfinite(found.records[0].instances.points).all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("x", "y", "kept"), [(1.0005, 0.5, True), (5.0, -0.7, False), (0.5, 1.002, False)])
+def test_a_point_outside_of_its_picture_is_absent_in_both_readers(
+    posed: Coco, rows: Yolo, x: float, y: float, kept: bool
+) -> None:
+    posed.content["annotations"][1]["keypoints"] = [5, 5, 2, x * WIDTH, y * HEIGHT, 2, 5000, 0, 0]
+    for number in range(3):
+        rows.picture(f"train/{number}.png", f"0 0.5 0.5 0.25 0.5 0.5 0.25 2 {x} {y} 2 50 0 0\n")
+    for found in (read(posed), read_rows(rows)):
+        record = found.records[0]
+        assert record.instances.visibility[0].tolist() == [2, 2 * kept, 0]  # type: ignore[index]
+        assert record.truth.points[0, :, 2].tolist() == [2, 2 * kept, 0]  # type: ignore[index]
+        told = [str(one) for one in found.problems if one.kind is Kind.KEY_POINTS]
+        assert bool(told) is not kept and all("key" in one and "[1] are not" in one for one in told)
 
 
 def test_no_key_point_at_all_is_told(posed: Coco) -> None:

@@ -12,6 +12,7 @@ from lucid_core.data.problems import Kind
 from lucid_core.data.records import DataSet
 from lucid_core.data.types import DataError
 from lucid_core.data.yolo import read_yolo
+from lucid_core.evaluation.masks import rle_of
 
 from .test_coco import HEIGHT, WIDTH, Coco, coco  # noqa: F401 - a fixture
 from .test_yolo import Yolo, data  # noqa: F401 - a fixture
@@ -51,6 +52,64 @@ def test_evaluation_keeps_polygons_as_stated_and_training_those_in_the_picture(o
     record = read(outlined).records[0]
     assert record.instances.polygons[0][0].max() == WIDTH
     assert record.truth.segments is not None and record.truth.segments[0][0].max() == 70  # type: ignore[index]
+
+
+def test_a_mask_across_the_border_keeps_its_shape_inside(outlined: Coco) -> None:
+    corners = [50, 0, -100, 40, 50, 40]
+    outlined.add(1, (0, 0, 50, 40), segmentation=[corners, [-20, -20, -10, -20, -10, -10]])
+    (rings,) = read(outlined).records[0].instances.polygons
+    whole = np.array(corners, np.float32).reshape(-1, 2)
+    assert len(rings) == 1 and rings[0].min() == 0
+    seen = rasterise([rings, (whole,)], 64, stride=1)
+    assert seen[1].sum() > 1500 and (seen[0] != seen[1]).sum() <= 2
+    # So it is where the polygon only moves a box.
+    assert [len(ring) for ring in outlined.read().records[0].instances.polygons[0]] == [len(rings[0])]
+
+
+@pytest.mark.parametrize("crowd", [0, 1])
+@pytest.mark.parametrize(
+    ("stated", "bbox", "kind", "said"),
+    [
+        ([[10, 10, 20, 20, 30, 30]], (10, 10, 20, 20), Kind.NO_AREA, "the polygon has no area"),
+        ([[10, 10, 30, 10, 30, 10, 10, 10]], (10, 10, 20, 20), Kind.NO_AREA, "the polygon has no area"),
+        ([RING], (40, 30, 10, 10), Kind.NO_MASK, "within bbox (40, 30, 10, 10) inside the 64 x 48 image"),
+        ([RING], (30, 10, 10, 10), Kind.NO_MASK, "no part of the polygons"),
+        ([[-30, 10, -2, 10, -2, 25]], (-30, 10, 40, 15), Kind.NO_MASK, "no part of the polygons"),
+        ([[70, 10, 90, 10, 90, 25], [10, 10, 20, 20, 30, 30]], (10, 10, 80, 20), Kind.NO_MASK, "no part"),
+    ],
+)
+def test_a_polygon_that_outlines_nothing_of_its_box_is_no_mask(
+    outlined: Coco, stated: Any, bbox: Any, kind: Kind, said: str, crowd: int
+) -> None:
+    outlined.add(1, segmentation=[RING])
+    outlined.add(1, bbox, segmentation=stated, iscrowd=crowd)
+    found = read(outlined)
+    assert [(one.kind, one.where) for one in found.problems] == [(kind, "annotation 3")]
+    assert said.replace("(", "[").replace(")", "]") in str(found.problems[0]).replace("(", "[").replace(")", "]")
+    assert len(found.records[0].truth.boxes) == 1
+    # A box needs no polygon, and must not follow one that lies elsewhere.
+    boxes = outlined.read()
+    assert [one.kind for one in boxes.problems][:1] == [Kind.POLYGON] and len(boxes.records[0].truth.boxes) == 2
+    assert crowd or boxes.records[0].instances.polygons[1] == ()
+
+
+def test_run_lengths_that_miss_their_box_are_no_mask(outlined: Coco) -> None:
+    mask = np.zeros((HEIGHT, WIDTH), np.bool_)
+    mask[5:30, 5:30] = True
+    mask[10:20, 10:20] = False
+    # The box lies in the hole.
+    outlined.add(1, (11, 11, 6, 6), segmentation=packed(mask))
+    outlined.add(1, segmentation=[RING])
+    assert [(one.kind, one.where) for one in read(outlined).problems] == [(Kind.NO_MASK, "annotation 2")]
+
+
+def test_training_and_evaluation_fill_parts_that_overlap_alike(outlined: Coco) -> None:
+    outlined.add(1, (10, 10, 30, 20), segmentation=[RING, [20, 15, 40, 15, 40, 30, 20, 30]])
+    record = read(outlined).records[0]
+    assert record.truth.segments is not None
+    scored = coco_mask.decode(rle_of(record.truth.segments[0], WIDTH, HEIGHT))
+    taught = rasterise(record.instances.polygons, 64, stride=1)[0, :HEIGHT, :WIDTH]
+    assert taught[20, 25] and (taught != scored).mean() < 0.05
 
 
 def test_run_lengths_are_trained_as_exact_outlines_and_kept_for_evaluation(outlined: Coco) -> None:

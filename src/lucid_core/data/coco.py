@@ -59,19 +59,20 @@ def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = No
       the polygons is taken.
     - ``iscrowd`` and ``ignore`` objects are not trained; for evaluation both are crowd regions, which cost a detection
       nothing.
-    - ``segmentation``: all rings of at least three points, clamped. A bad ring is left out, the box stays. A mask in
-      run lengths gives no polygon.
+    - ``segmentation``: all rings of at least three points, cut at the border. A bad ring is left out, and so are all
+      where none has area within the box; the box stays. A mask in run lengths gives no polygon.
     - ``area`` as stated where it is finite and positive, else that of the box.
     - ``keypoints``, where categories or annotations have one common count ``K``; what is wrong about a point makes
-      that point absent, not the object.
+      that point absent, not the object, and so does a place outside the image.
 
     The task decides what an object must have:
 
-    - ``segment``: a ring or a mask in run lengths, which is outlined exactly; of several rings all are kept together.
-      An object without is left out. Key points are not read.
-    - ``obb``: ``rbox``, five numbers ``cx, cy, w, h, angle`` as in :mod:`lucid_core.types`, or else a segmentation of
-      one ring of four points; box and area are those of the corners, and the stated ones are not read. Objects that
-      are ``difficult`` are trained, and need not be found in evaluation.
+    - ``segment``: a ring or a mask in run lengths, which is outlined exactly; of several rings all are kept together,
+      and the object covers what any of them does. An object without, or with none that has area within its box, is
+      left out. Key points are not read.
+    - ``obb``: ``rbox``, five numbers ``cx, cy, w, h, angle``: pixels, and radians from the x axis to the side ``w``,
+      clockwise on the screen; or else a segmentation of one ring of four points. Box and area are those of the corners,
+      and the stated ones are not read. Objects that are ``difficult`` are trained, and need not be found in evaluation.
     - ``keypoints``: nothing more, but the data set must say which points there are. By their names left and right
       change places in mirrored images.
 

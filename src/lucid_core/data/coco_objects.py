@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid_core.data.coco_values import Box, Row, as_number, as_number_id, clamp_box, short
+from lucid_core.data.geometry import area, cut
 from lucid_core.data.problems import Fault, Kind
 from lucid_core.data.quads import Oriented, from_rbox, oriented
 from lucid_core.data.records import TOLERANCE
@@ -100,17 +101,18 @@ class ObjectReader:
         if not (np.float32(x1) < np.float32(x2) and np.float32(y1) < np.float32(y2)):
             seen = f"bbox {row.get('bbox')} has no area inside the {width} x {height} image"
             raise Fault(Kind.NO_AREA, seen)
-        area = as_number(row.get("area"))
-        if not (math.isfinite(area) and area > 0):
-            area = (box[2] - box[0]) * (box[3] - box[1])
+        size = as_number(row.get("area"))
+        if not (math.isfinite(size) and size > 0):
+            size = (box[2] - box[0]) * (box[3] - box[1])
+        rings = tuple(part for part in (cut(ring, (0, 0, width, height)) for ring in stated) if len(part))
+        if stated and not any(_meets(ring, (x1, y1, x2, y2)) for ring in rings):
+            self._refuse_rings(name, row.get("bbox"), stated, f"{width} x {height} image")
+            rings = ()
         if not crowd and _reaches_outside(box, stated, width, height):
             seen = f"bbox {row.get('bbox')} or its polygons reach outside the {width} x {height} image"
             self._notes.append((Kind.CLIPPED, f"{name} of {picture}: {seen}; clipped at the border"))
-        corner = np.array((width, height), dtype=np.float32)
-        rings = tuple(np.minimum(np.maximum(ring, 0), corner) for ring in stated)
-        # Nearly all lie inside: their memory serves training and evaluation.
-        rings = tuple(own if (own == cut).all() else cut for own, cut in zip(stated, rings, strict=True))
-        found = CocoObject(box, self.labels[category], area, crowd, rings, self._points(name, row), segment)
+        points = self._points(name, row, width, height)
+        found = CocoObject(box, self.labels[category], size, crowd, rings, points, segment)
         self._tell_notes(name)
         if row.get("segmentation") == []:
             self.unfilled.append(name)
@@ -134,6 +136,15 @@ class ObjectReader:
             seen = f"segmentation {short(stated)} holds no polygon" if stated else "has no segmentation"
             raise Fault(Kind.NO_MASK, f"{seen}; give it one, or train the task detect")
         return rings, rings
+
+    def _refuse_rings(self, name: str, bbox: Any, rings: tuple[Float32, ...], image: str) -> None:
+        """Say why polygons are no outline of their object; without one, only a task of masks cannot use it."""
+        fault = Fault(Kind.NO_MASK, f"no part of the polygons is within bbox {bbox} inside the {image}")
+        if not any(area(ring) > 0 for ring in rings):
+            fault = Fault(Kind.NO_AREA, "the polygon has no area")
+        if self.task == "segment":
+            raise fault
+        self._notes.append((Kind.POLYGON, f"{name}: {fault}; its box is kept"))
 
     def _oriented(self, row: Row, width: int, height: int, label: int, crowd: bool) -> CocoObject:
         quad = oriented(_corners(row), width, height)
@@ -177,7 +188,7 @@ class ObjectReader:
             rings.append(flat.reshape(-1, 2))
         return tuple(rings)
 
-    def _points(self, name: str, row: Row) -> NDArray[np.float64] | None:
+    def _points(self, name: str, row: Row, width: int, height: int) -> NDArray[np.float64] | None:
         stated = row.get("keypoints")
         if self.count is None or not stated:
             return None
@@ -187,9 +198,12 @@ class ObjectReader:
             self._notes.append((Kind.KEY_POINTS, f"{name}: keypoints has {seen}, {wanted}"))
             return None
         points = np.array([as_number(value) for value in stated]).reshape(-1, 3)
-        bad = ~np.isfinite(points).all(axis=1) | ~np.isin(points[:, 2], (0, 1, 2))
+        shares = points[:, :2] / (width, height)
+        inside = ((shares >= -TOLERANCE) & (shares <= 1 + TOLERANCE)).all(axis=1) | (points[:, 2] == 0)
+        bad = ~np.isfinite(points).all(axis=1) | ~np.isin(points[:, 2], (0, 1, 2)) | ~inside
         if bad.any():
-            seen = f"keypoints {np.flatnonzero(bad).tolist()} are not finite x, y and visibility 0, 1 or 2"
+            wanted = f"x, y inside the {width} x {height} image and visibility 0, 1 or 2"
+            seen = f"keypoints {np.flatnonzero(bad).tolist()} are not finite {wanted}"
             self._notes.append((Kind.KEY_POINTS, f"{name}: {seen}; they are absent"))
         points[bad | (points[:, 2] == 0)] = 0
         return points
@@ -206,12 +220,22 @@ def _corners(row: Row) -> NDArray[np.float64]:
             raise Fault(Kind.NOT_FINITE, f"rbox {short(stated)} is not five finite numbers")
         if values[2] <= 0 or values[3] <= 0:
             raise Fault(Kind.NO_AREA, f"rbox {short(stated)} has no positive width and height")
+        if abs(values[4]) > 2 * math.pi:
+            seen = f"rbox {short(stated)} has angle {values[4]:g}, which looks like degrees"
+            raise Fault(Kind.OUT_OF_RANGE, f"{seen}; write it in radians, clockwise on the screen")
         return from_rbox(values)
     rings = row.get("segmentation")
     ring = rings[0] if isinstance(rings, list) and len(rings) == 1 else None
     if not isinstance(ring, list) or len(ring) != 8:
         raise Fault(Kind.NO_CORNERS, f"segmentation {short(rings)} is not one ring of four x, y pairs")
     return np.array([as_number(value) for value in ring]).reshape(4, 2)
+
+
+def _meets(ring: Float32, box: Box) -> bool:
+    """Whether a polygon has area within a box."""
+    # Most have a corner there, which is seen sooner than they are cut.
+    has_corner = ((ring > box[:2]) & (ring < box[2:])).all(axis=1).any()
+    return area(ring if has_corner else cut(ring, box)) > 0
 
 
 def _reaches_outside(box: Box, rings: tuple[Float32, ...], width: int, height: int) -> bool:
