@@ -114,6 +114,16 @@ def test_objects_are_whole_or_difficult_and_never_lose_their_difficulty(root: Pa
     assert not [one for one in seen if one[0] > 6]
 
 
+def test_a_sliver_too_thin_to_teach_leaves_its_tile_as_background(root: Path, tmp_path: Path) -> None:
+    (root / "train/labelTxt/a.txt").write_text("63.995 10 80 10 80 20 63.995 20 plane 0\n")
+    write_tiles({"train": open_split(root, "train", task="obb")}, tmp_path / "out", Cutter(64, 20))
+    found = content(tmp_path / "out")
+    left = next(one["id"] for one in found["images"] if one["window"] == [0, 0, 64, 64])
+    assert left not in {one["image_id"] for one in found["annotations"]}
+    tiles = open_split(tmp_path / "out", "train", task="obb")
+    assert tiles.problems == () and len(tiles) == 12
+
+
 def test_a_turned_box_that_is_cut_keeps_its_direction(tmp_path: Path) -> None:
     for folder in ("images", "labelTxt"):
         (tmp_path / "in/train" / folder).mkdir(parents=True)

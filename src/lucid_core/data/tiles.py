@@ -19,6 +19,7 @@ import numpy as np
 from lucid_core.data.geometry import WHOLE_SHARE, area, corners, cut, envelope, fit, refit
 from lucid_core.data.images import ImageReader
 from lucid_core.data.problems import Kind, Problem
+from lucid_core.data.quads import LEAST_SIDE
 from lucid_core.data.records import DataSet
 from lucid_core.data.types import DataError, Record, UnreadableNow
 
@@ -128,8 +129,11 @@ def _objects(record: Record, window: tuple[int, int, int, int], ids: tuple[int, 
         whole = seen >= WHOLE_SHARE * area(quad)
         box = envelope(visible)
         if not whole:
-            theta = float(fit(quad[None])[0, 4])
-            quad = corners(refit(visible, theta)[None].astype(np.float64))[0]
+            part = refit(visible, float(fit(quad[None])[0, 4]))
+            # A sliver that the reader would refuse must not take its tile with it.
+            if part[2:4].min() < LEAST_SIDE:
+                continue
+            quad = corners(part[None].astype(np.float64))[0]
         moved, (x1, y1, x2, y2) = quad - corner, (box - np.tile(corner, 2)).tolist()
         yield {
             "category_id": ids[label],
