@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
-from lucid_core.data.types import Segment
+from lucid_core.data.types import Rle, Segment
 from lucid_core.evaluation.coco import CocoEvaluation
 from lucid_core.evaluation.engines import Engine
 from lucid_core.evaluation.evaluator import Evaluator
@@ -260,6 +260,26 @@ def test_no_labels_at_all_are_told() -> None:
     evaluator.update(raw("segment", np.array([[1.0, 2, 30, 40]])), batch())
     assert all(math.isnan(value) for value in evaluator.compute().values())
     assert "nothing to measure: 1 images have no labels of masks that count" in evaluator.report()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_labelled_masks_are_rasterised_once_for_all_validations(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def counted(segment: Segment, width: int, height: int) -> Rle:
+        calls.append(width)
+        return rle_of(segment, width, height)
+
+    monkeypatch.setattr("lucid_core.evaluation.coco.rle_of", counted)
+    data = labelled(0)
+    made = evaluation(data, perfect(data, noise=2), engine)
+    first, objects = made.compute_masks(), len(calls)
+    assert objects == sum(len(record.truth.boxes) for record in data.records) > 0
+    made.reset()
+    made.merge([perfect(data, noise=2)])
+    assert made.compute_masks().scalars() == first.scalars() and len(calls) == objects
 
 
 def test_masks_are_made_of_the_best_hundred_detections_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from lucid_core.data.types import Record
+from lucid_core.data.types import Record, Rle
 from lucid_core.evaluation.engines import Curves, Engine, Kind, curves
 from lucid_core.evaluation.found import Collected, EvaluationData, Found
 from lucid_core.evaluation.masks import rle_of
@@ -40,6 +40,7 @@ class CocoEvaluation(Collected):
         super().__init__(data)
         self.engine: Engine = engine
         self.sigmas = sigmas
+        self._labelled: dict[int, tuple[Rle, ...]] = {}
 
     def compute(self) -> Metrics:
         """Score the boxes of the images seen so far; all nan if there is none."""
@@ -68,11 +69,22 @@ class CocoEvaluation(Collected):
         truth, results, points = [], [], 0
         for image, found in self.detections():
             record = self.data.records[image]
-            truth += [{"image_id": image, **row} for row in _truth(record, kind)]
+            rows = _truth(record, kind)
+            if kind == "segm":
+                rows = [{**row, "segmentation": mask} for row, mask in zip(rows, self._masks(image), strict=True)]
+            truth += [{"image_id": image, **row} for row in rows]
             results += [{"image_id": image, **row} for row in _results(record, found, kind)]
             points = 0 if found.points is None else found.points.shape[1]
         sigmas = oks_sigmas(points, self.sigmas) if kind == "keypoints" else ()
         return curves(self.engine, self._dataset(truth), self._dataset(results), kind, sigmas)
+
+    def _masks(self, image: int) -> tuple[Rle, ...]:
+        """Give the labelled masks of an image, rasterised once for all validations."""
+        if image not in self._labelled:
+            record = self.data.records[image]
+            segments = _given(record.truth.segments, record, "labels", "masks")
+            self._labelled[image] = tuple(rle_of(segment, record.width, record.height) for segment in segments)
+        return self._labelled[image]
 
     def _classes(self, kind: Kind) -> list[tuple[str, int, int]]:
         """Name, images and objects of each class."""
@@ -114,9 +126,6 @@ def _truth(record: Record, kind: Kind) -> Rows:
             strict=True,
         )
     ]
-    if kind == "segm":
-        for row, segment in zip(rows, _given(truth.segments, record, "labels", "masks"), strict=True):
-            row["segmentation"] = rle_of(segment, record.width, record.height)
     if kind == "keypoints":
         points = _given(truth.points, record, "labels", "key points")
         for row, triplets in zip(rows, points, strict=True):
