@@ -61,6 +61,8 @@ class SegmentObjective(Objective):
             missing = "targets.masks" if masks is None else "predictions.prototypes"
             raise ValueError(f"masks cannot be scored without {missing}: the network and the data must be of segment")
         prototypes = predictions.prototypes.float()
+        # Masks are indexed, not gathered as coefficients are, which would look up each cell by an index of its own.
+        images = torch.arange(len(masks), device=masks.device).unsqueeze(1)
         terms = []
         for branch, assignment in ((predictions.one_to_many, many), (predictions.one_to_one, one)):
             anchors, owner, real = select_positives(assignment, self.capacity)
@@ -69,7 +71,7 @@ class SegmentObjective(Objective):
                 mask_term(
                     rows_of(branch.coefficients.float(), anchors),
                     prototypes,
-                    rows_of(masks, owner),
+                    masks[images, owner],
                     rows_of(targets.boxes, owner),
                     real,
                 )
