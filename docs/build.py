@@ -120,7 +120,7 @@ A run has these unless one of the same kind is named, or they are switched off:
 | a progress bar | `--trainer.enable_progress_bar false` |
 | the learning rate, logged | `--trainer.logger false` |
 | [pictures](pictures.md) | `--trainer.callbacks+=Pictures --trainer.callbacks.every=0` |
-| `checkpoints/best.ckpt` by `val/map` (masks: `val/segm_map`, key points: `val/oks_map`), and `checkpoints/last.ckpt` | `--trainer.enable_checkpointing false` |
+| `checkpoints/best.ckpt` by the AP of the task, and `checkpoints/last.ckpt` | `--trainer.enable_checkpointing false` |
 
 Options of a callback follow it: `--trainer.callbacks+=Pictures --trainer.callbacks.tiles=32`.
 
