@@ -181,9 +181,8 @@ def say(batch: int, arm: str, found: dict[str, Any]) -> None:
         f"set-up {found['setup_seconds']} s{host}",
         flush=True,
     )
-    for entry in (*found.get("host_functions", ()), *found.get("host_parts", ())):
-        own, whole = entry["own_ms"], entry["with_callees_ms"]
-        print(f"    {own:8.3f} ms, {whole:8.3f} with callees, {entry['calls']:8.1f}x {entry['function']}", flush=True)
+    for entry in found.get("host_functions", ()):
+        print(f"    {entry['own_ms']:8.3f} ms {entry['calls']:8.1f}x {entry['function']}", flush=True)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from lucid_accel.bench.figures import summary
 
 NATIVE = "native"
 #: Functions that a profile of the host names.
-MOST = 10
+MOST = 20
 
 
 def wait() -> None:
@@ -93,7 +93,7 @@ def switch(replays: Sequence[Replay], arm: str) -> None:
 
 
 class Host(Callback):
-    """Times what the host does in a step, from one batch to the next: as it is, dry, and profiled.
+    """Times what the host does in a step, as it is, dry, and profiled; and how long it then waits for the next batch.
 
     The device is waited for before each step, never within one: its queue is empty when the host begins, so the host
     launches without ever being held up, unless something in the step reads from the device. Dry steps do all the same,
@@ -107,47 +107,48 @@ class Host(Callback):
     def __init__(self, warmup: int, steps: int = 50) -> None:
         self.warmup, self.steps = warmup, steps
         self.ms: dict[str, list[float]] = {"host": [], "dry": [], "profiled": []}
-        self._start = 0.0
+        self.fetch_ms: list[float] = []
+        self._start = self._end = 0.0
         self._profile = cProfile.Profile()
         self._dry = ExitStack()
 
     @property
     def length(self) -> int:
         """Steps of a fit that this needs."""
-        return self.warmup + len(self.ms) * self.steps + 1
+        return self.warmup + len(self.ms) * self.steps
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        taken, step = (time.perf_counter() - self._start) * 1e3, batch_idx - self.warmup
-        if step > 2 * self.steps:
-            self._profile.disable()
-        if step > 0:
-            list(self.ms.values())[(step - 1) // self.steps].append(taken)
+        step = batch_idx - self.warmup
+        if 0 < step <= self.steps:
+            self.fetch_ms.append((time.perf_counter() - self._end) * 1e3)
         if step == self.steps:
             self._dry.enter_context(patch.object(torch.cuda.CUDAGraph, "replay", lambda graph: None))
         if step == 2 * self.steps:
             self._dry.close()
         if step >= 0:
             wait()
-            if 2 * self.steps <= step < len(self.ms) * self.steps:
+            if step >= 2 * self.steps:
                 self._profile.enable()
             self._start = time.perf_counter()
 
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._end = time.perf_counter()
+        self._profile.disable()
+        if (step := batch_idx - self.warmup) >= 0:
+            list(self.ms.values())[step // self.steps].append((self._end - self._start) * 1e3)
+
     def figures(self) -> dict[str, Any]:
-        """Return milliseconds of a step, and the functions that take most of a profiled one, alone and with callees."""
+        """Return milliseconds of a step, and the functions that a profiled one spends most of its time in."""
         functions = [
             {
                 "function": f"{_short(file)}:{line} {name}" if line else name,
                 "own_ms": round(own * 1e3 / self.steps, 4),
-                "with_callees_ms": round(total * 1e3 / self.steps, 4),
                 "calls": round(calls / self.steps, 2),
             }
-            for (file, line, name), (_, calls, own, total, _) in pstats.Stats(self._profile).stats.items()  # type: ignore[attr-defined]
+            for (file, line, name), (_, calls, own, _, _) in pstats.Stats(self._profile).stats.items()  # type: ignore[attr-defined]
         ]
-        own = sorted(functions, key=lambda entry: -entry["own_ms"])[:MOST]
-        parts = [entry for entry in functions if str(entry["function"]).startswith("lucid_accel")]
-        whole = sorted(parts, key=lambda entry: -entry["with_callees_ms"])[:MOST]
-        times = {f"{kind}_ms": summary(taken) for kind, taken in self.ms.items()}
-        return {**times, "host_functions": own, "host_parts": whole}
+        times = {f"{kind}_ms": summary(taken) for kind, taken in {**self.ms, "fetch": self.fetch_ms}.items()}
+        return {**times, "host_functions": sorted(functions, key=lambda entry: -entry["own_ms"])[:MOST]}
 
 
 def _short(file: str) -> str:

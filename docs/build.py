@@ -24,6 +24,7 @@ from lucid_core.pictures.callback import Pictures
 from lucid_core.progress import ProgressBar
 
 DOCS = Path(__file__).parent
+README = DOCS.parent / "README.md"
 RECORDS = DOCS.parent / "benchmarks" / "records"
 
 
@@ -249,7 +250,7 @@ def _range(figures: dict[str, Any], unit: str) -> str:
 def _measured_steps() -> str:
     parts = []
     for record in _records("accelerated-steps"):
-        hosted = any("host_ms" in found for row in record["rows"] for found in row["arms"].values())
+        hosted = any("fetch_ms" in found for row in record["rows"] for found in row["arms"].values())
         rows = [
             f"| {row['batch']} | {_arm(arm)} | {found['step_ms']['median']:.1f} ms | {_faster(found)} | "
             f"{found['busy_ms']:.1f} ms | {found['step_ms']['median'] / found['busy_ms']:.2f} | "
@@ -266,7 +267,8 @@ def _measured_steps() -> str:
             "95 % interval of the mean. Busy: time in which the GPU computes."
             + _routing(record, " Deciding costs a step {} of host time.")
             + (
-                " Host: what it does in a step whose launches never wait, and the same dry, with no graph launched."
+                " Host: what it does in a step whose launches never wait, and the same dry, with no graph launched; "
+                "the wait for the next batch is not in it."
                 if hosted
                 else ""
             ),
@@ -285,6 +287,32 @@ def _measured_steps() -> str:
 def _host(found: dict[str, Any]) -> str:
     times = [f"{found[kind]['median']:.1f} ms" for kind in ("host_ms", "dry_ms") if kind in found]
     return ", dry ".join(times)
+
+
+def readme() -> str:
+    """The front page, with the newest record of the whole step between its marks."""
+    before, mark, rest = README.read_text().partition("<!-- steps -->\n")
+    _, end, after = rest.partition("<!-- end of steps -->")
+    (record,) = _records("accelerated-steps-whole")
+    versions, settings = record["versions"], record["settings"]
+    where = (
+        f"One training step on an {record['card']} (nano, {settings['size']} px, {settings['precision']}, torch "
+        f"{versions['torch']}, driver {record['driver']}, commit `{record['commit'][:7]}`), eager and replayed windows "
+        "in turn within one fit, checkpoints equal in every bit:"
+    )
+    lines = [
+        *textwrap.wrap(where, 120, break_on_hyphens=False),
+        "",
+        "| batch | eager | `StepReplay` | times faster (95 %) | GPU busy |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        native, replayed = row["arms"]["native"], row["arms"]["StepReplay"]
+        steps = f"{native['step_ms']['median']:.1f} ms | {replayed['step_ms']['median']:.1f} ms"
+        lines.append(f"| {row['batch']} | {steps} | {_faster(replayed)} | {replayed['busy_ms']:.1f} ms |")
+    sequel = "The more the GPU has to do in a step, the less there is to gain:"
+    lines += ["", f"{sequel} [all that was measured](docs/accelerations.md#measured).", ""]
+    return f"{before}{mark}{chr(10).join(lines)}{end}{after}"
 
 
 def _picture_of(record: dict[str, Any]) -> Path | None:
@@ -360,6 +388,7 @@ def _where(record: dict[str, Any]) -> str:
 
 
 PAGES = {
+    README: readme,
     DOCS / "step.md": step,
     DOCS / "configuration.md": configuration,
     DOCS / "decisions" / "README.md": decisions,
