@@ -24,8 +24,9 @@ MAKES := pyproject.toml setup.py src/lucid_accel/pyproject.toml
 .PHONY: demo test gpu lint test-floor docs clean FORCE
 .DELETE_ON_ERROR:
 
-# A step with masks takes half as long again on a CPU: with fewer epochs it is minutes, too.
+# A step with masks or key points takes longer on a CPU: with fewer epochs it is minutes, too.
 EPOCHS_segment := 8
+EPOCHS_keypoints := 10
 
 demo: $(VENV)/ready
 	$(BIN)/lucid fit --config demo $(if $(TASK),--config task-$(TASK)) \
