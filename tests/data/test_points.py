@@ -1,5 +1,6 @@
 """Key points: tables, names that say left and right, and what is wrong with them."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,10 @@ def test_two_numbers_a_point_are_seen_unless_both_are_nothing(rows: Yolo) -> Non
         ({"flip_idx": [1, 2, 0]}, "name each other"),
         ({"flip_idx": "021"}, "flip_idx"),
         ({"flip_idx": [0, "2", 1]}, "flip_idx"),
+        ({"flip_idx": [0.5, 2, 1]}, "flip_idx .0.5, 2, 1. does not say"),
+        ({"flip_idx": [float("nan"), 2, 1]}, "flip_idx .nan, 2, 1. does not say"),
+        ({"flip_idx": [False, 2, 1]}, "flip_idx .False, 2, 1. does not say"),
+        ({"kpt_shape": [True, 3]}, "'kpt_shape' is .True, 3."),
         ({"kpt_shape": None}, "'kpt_shape' is None"),
         ({"kpt_shape": [3]}, "kpt_shape"),
         ({"kpt_shape": [3, 4]}, "2 or 3 numbers"),
@@ -239,6 +244,60 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start(rows: Yolo, config: A
     rows.config |= config
     with pytest.raises(DataError, match=said):
         read_rows(rows)
+
+
+def test_whole_floats_are_taken_as_indices_and_counts(rows: Yolo) -> None:
+    rows.config |= {"flip_idx": [0.0, 2.0, 1.0], "kpt_shape": [3.0, 3.0]}
+    found = read_rows(rows)
+    assert found.problems == () and found.points is not None
+    assert repr((found.points.count, found.points.pairs)) == "(3, ((1, 2),))"
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ([*NAMES, "tail"], "lists 4 names for 3 points"),
+        ({0: NAMES, 1: []}, "lists 0 names for 3 points"),
+        (dict(enumerate(NAMES)), "{0: 'nose', 1: 'left_eye', 2: 'right_eye'} is neither a list nor one list for each"),
+        ("nose", "'nose' is neither"),
+        ({}, "{} is neither"),
+        ({0: NAMES, 1: NAMES[::-1]}, "differ between classes"),
+    ],
+)
+def test_names_of_a_yaml_that_cannot_be_taken_are_told_with_the_reason(rows: Yolo, stated: Any, said: str) -> None:
+    rows.config |= {"kpt_names": stated, "flip_idx": None}
+    found = read_rows(rows)
+    assert [one.kind for one in found.problems] == [Kind.NO_MIRROR]
+    assert "without names (kpt_names " in str(found.problems[0]) and said in str(found.problems[0])
+
+
+def test_names_of_a_category_that_are_no_list_are_told(posed: Coco) -> None:
+    posed.content["categories"][0]["keypoints"] = dict(enumerate(NAMES))
+    found = read(posed)
+    assert [one.kind for one in found.problems] == [Kind.NO_MIRROR]
+    assert "without names (keypoints {'0': 'nose'," in str(found.problems[0])
+    assert "of category 'cat' are no list)" in str(found.problems[0])
+
+
+def test_a_file_without_key_points_names_the_options_for_another(posed: Coco) -> None:
+    del posed.content["categories"][0]["keypoints"], posed.content["annotations"][1]["keypoints"]
+    with pytest.raises(DataError, match=r"--train_annotations \(lucid data check\) or .*--data.train_annotations"):
+        read(posed)
+
+
+@pytest.mark.parametrize("layout", ["coco", "yolo"])
+def test_a_set_without_a_usable_picture_is_refused_for_a_fault_and_not_for_a_remark(
+    posed: Coco, rows: Yolo, layout: str
+) -> None:
+    posed.content["categories"][0]["keypoints"] = ["a", "b", "left_c"]
+    del posed.content["annotations"][0], posed.content["images"][1:], rows.config["flip_idx"]
+    for row in posed.content["annotations"]:
+        row["category_id"] = 99
+    for number in range(3):
+        rows.picture(f"train/{number}.png", "0 0.5 0.5 0.25 0.5 0.5 0.25 2\n")
+    posed.file.write_text(json.dumps(posed.content))
+    with pytest.raises(DataError, match=r"usable[^;]*; [^;]*(category_id 99 is not in categories|has 8 fields)"):
+        read_coco(posed.folder, posed.file, task="keypoints") if layout == "coco" else read_rows(rows)
 
 
 def test_without_a_table_images_are_not_mirrored_and_that_is_said_once(rows: Yolo) -> None:

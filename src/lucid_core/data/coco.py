@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid_core.data.coco_objects import CocoObject, ObjectReader
-from lucid_core.data.coco_points import point_count, read_points
+from lucid_core.data.coco_points import names_fault, point_count, read_points
 from lucid_core.data.coco_values import (
     Row,
     as_id,
@@ -22,7 +22,7 @@ from lucid_core.data.coco_values import (
     read_categories,
 )
 from lucid_core.data.points import mirror_remark
-from lucid_core.data.problems import Fault, Kind, Problem
+from lucid_core.data.problems import Fault, Kind, Problem, first_fault
 from lucid_core.data.records import DataSet, Listing, make_instances, make_truth
 from lucid_core.data.scan import PictureScan, Size
 from lucid_core.data.types import DataError, Record, Task, Wanted
@@ -99,7 +99,7 @@ def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = No
     read = (reader.record(key, images.pop(key), rows.pop(key, []), files[key], sizes[files[key]]) for key in ordered)
     records = tuple(record for record in read if record is not None)
     if not records:
-        seen = f"; {reader.problems[0]}" if reader.problems else ""
+        seen = first_fault(reader.problems)
         raise DataError(f"{annotations}: none of its images is usable with the pictures in {images_dir}{seen}")
     reader.conclude(records)
     return DataSet(records, reader.names, reader.category_ids, tuple(reader.problems), reader.points)
@@ -118,7 +118,7 @@ class _Reader:
         self.count, counts = None if self.points is None else self.points.count, list[int]()
         if task == "detect":
             self.count, counts = point_count(content)
-        if self.points is not None and (remark := mirror_remark(self.points)) is not None:
+        if self.points is not None and (remark := mirror_remark(self.points, names_fault(content))) is not None:
             self.tell(*remark)
         if counts and self.count is None:
             differ = f"key points come in different numbers or in none ({counts}); none are read, boxes are kept"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lucid_core.data.coco_values import Row, as_number_id
+from lucid_core.data.coco_values import Row, as_number_id, short
 from lucid_core.data.points import Pairs, PointTable, mirror_pairs
 from lucid_core.data.types import DataError
 
-__all__ = ["point_count", "read_points"]
+__all__ = ["names_fault", "point_count", "read_points"]
 
 
 def point_count(content: Row) -> tuple[int | None, list[int]]:
@@ -43,7 +43,9 @@ def read_points(content: Row, file: Path) -> PointTable:
             seen = f"annotations have {counts} of them" if counts else "neither categories nor annotations have any"
             raise DataError(
                 f"{file}: key points are the task, but {seen}; name them in the categories, each the same number, or "
-                f"give a file that has key points, such as person_keypoints_*.json"
+                f"give files that have them, such as person_keypoints_*.json, with --train_images and "
+                f"--train_annotations (lucid data check) or --data.train_images and --data.train_annotations; so too "
+                f"for val"
             )
         return PointTable(count, (), () if count == 1 else None)
     (first, row), *others = tables.items()
@@ -56,6 +58,12 @@ def read_points(content: Row, file: Path) -> PointTable:
     names = tuple(str(name) for name in row["keypoints"])
     pairs = () if len(names) == 1 else mirror_pairs(names)
     return PointTable(len(names), names, pairs, _skeleton(row.get("skeleton"), len(names)))
+
+
+def names_fault(content: Row) -> str:
+    """Say which ``keypoints`` of a category are no list of names; else nothing."""
+    odd = [row for row in content["categories"] if row.get("keypoints") and not isinstance(row["keypoints"], list)]
+    return f"keypoints {short(odd[0]['keypoints'])} of category {odd[0]['name']!r} are no list" if odd else ""
 
 
 def _listed(row: Row) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lucid_core.data.problems import Fault, Kind, Problem
+from lucid_core.data.problems import Fault, Kind, Problem, first_fault
 from lucid_core.data.quads import oriented
 from lucid_core.data.records import TOLERANCE, DataSet, Listing
 from lucid_core.data.scan import PictureScan, Size
@@ -89,7 +89,7 @@ def read_dota(place: DotaPlace, scan: PictureScan | None = None) -> DataSet:
     )
     records = tuple(record for record in read if record is not None)
     if not records:
-        seen = next((f"; {problem}" for problem in problems if problem.kind.effect.is_fault), "")
+        seen = first_fault(problems)
         raise DataError(f"{place.images}: no picture is usable with the labels in {place.labels}{seen}")
     if not labels.pictures:
         seen = f"{place.labels}: none of the {len(images)} pictures has a label file, so all are background"

@@ -65,17 +65,18 @@ def mirror_pairs(names: Sequence[str]) -> Pairs | None:
     return tuple((one, other) for one, other in enumerate(others) if other is not None and one < other)
 
 
-def mirror_remark(table: PointTable) -> tuple[Kind, str] | None:
+def mirror_remark(table: PointTable, unread: str = "") -> tuple[Kind, str] | None:
     """Say what is not sure about mirrored images, where left and right are known by the names of points alone.
 
     Args:
         table: The key points, with the pairs that their names give.
+        unread: Why names that are stated were not taken.
 
     Returns:
         A kind of problem, and what to say of the key points; ``None`` where nothing is to be said.
     """
     if table.pairs is None:
-        named = f"named {', '.join(table.names)}" if table.names else "without names"
+        named = f"named {', '.join(table.names)}" if table.names else f"without names{unread and f' ({unread})'}"
         return (
             Kind.NO_MIRROR,
             f"its {table.count} key points are {named}, which pairs no left with a right: {_NOT_MIRRORED}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-__all__ = ["Effect", "Fault", "Kind", "Problem", "summarise"]
+__all__ = ["Effect", "Fault", "Kind", "Problem", "first_fault", "summarise"]
 
 
 class Effect(Enum):
@@ -91,6 +91,11 @@ class Fault(ValueError):
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(text)
         self.kind = kind
+
+
+def first_fault(problems: Iterable[Problem]) -> str:
+    """Return the first fault as the end of a message, ``; ...``; remarks explain no refusal. Without one, nothing."""
+    return next((f"; {problem}" for problem in problems if problem.kind.effect.is_fault), "")
 
 
 def summarise(problems: Iterable[Problem], limit: int | None = None) -> list[str]:

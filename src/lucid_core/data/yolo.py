@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from lucid_core.data.points import PointTable, mirror_remark
-from lucid_core.data.problems import Kind, Problem
+from lucid_core.data.problems import Kind, Problem, first_fault
 from lucid_core.data.records import DataSet
 from lucid_core.data.scan import PictureScan
 from lucid_core.data.text_labels import TextLabels, image_ids
 from lucid_core.data.types import DataError, Task, Wanted
 from lucid_core.data.yolo_files import YoloFiles
-from lucid_core.data.yolo_points import read_points
+from lucid_core.data.yolo_points import names_fault, read_points
 from lucid_core.data.yolo_rows import YoloRows
 
 __all__ = ["read_yolo", "read_yolo_classes"]
@@ -71,7 +71,7 @@ def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None, task
     points, shape = _points(files, task)
     # A stated flip_idx is sure, whatever the names say.
     if points is not None and files.config.get("flip_idx") is None:
-        remark = mirror_remark(points)
+        remark = mirror_remark(points, names_fault(files.config, points.count))
         if remark is not None:
             files.problems.append(Problem(remark[0], f"{data_yaml}: has no flip_idx, and {remark[1]}", data_yaml))
     rows = YoloRows(task, len(files.names), shape)
@@ -82,7 +82,8 @@ def read_yolo(data_yaml: Path, split: str, scan: PictureScan | None = None, task
     )
     records = tuple(record for record in read if record is not None)
     if not records:
-        raise DataError(f"{data_yaml}: no picture of split {split!r} is usable; {files.problems[0]}")
+        seen = first_fault(files.problems)
+        raise DataError(f"{data_yaml}: no picture of split {split!r} is usable{seen}")
     if not labels.pictures:
         seen = (
             f"{data_yaml}: none of the {len(images)} pictures of split {split!r} has a label file, so all are "
