@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import torch
 
-__all__ = ["check_fits", "read_checkpoint", "read_saved"]
+__all__ = ["check_fits", "check_points", "read_checkpoint", "read_saved"]
 
 
 def read_saved(path: Path) -> Any:
@@ -77,4 +77,23 @@ def check_fits(trained: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         raise ValueError(
             f"the checkpoint was trained on {len(names)} classes ({shorten(', '.join(names), 60)}), "
             f"and these are {len(here)} ({shorten(', '.join(here), 60)}): name the data set it was trained on"
+        )
+
+
+def check_points(trained: Sequence[str], given: Sequence[str]) -> None:
+    """Refuse key points of other names or in another order, which a network cannot tell: it knows them by index.
+
+    Args:
+        trained: Names of the key points that the checkpoint was trained on; empty where they have none.
+        given: Names of those of the data, likewise.
+
+    Raises:
+        ValueError: Both have names, and they differ.
+    """
+    if trained and given and list(trained) != list(given):
+        place = next(place for place, pair in enumerate(zip(trained, given, strict=True)) if pair[0] != pair[1])
+        raise ValueError(
+            f"the checkpoint was trained on other key points, or in another order: key point {place + 1} was "
+            f"{trained[place]}, and here it is {given[place]} ({shorten(', '.join(trained), 60)}; here "
+            f"{shorten(', '.join(given), 60)}): name the data set it was trained on"
         )

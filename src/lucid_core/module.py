@@ -184,6 +184,7 @@ class Detector(LightningModule):
         check_fits(checkpoint["hyper_parameters"], self.hparams)
         self._average, self._average_state = None, checkpoint.get("ema")
         self.trained_on = TrainedOn.of(checkpoint.get("trained_on"))
+        self.trained_on.check_fits(getattr(self._trainer, "datamodule", None))
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load weights; the average starts anew from them, unless the checkpoint brings its own."""

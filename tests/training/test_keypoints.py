@@ -142,3 +142,41 @@ def test_a_checkpoint_of_another_make_is_refused_in_one_line(
             lines = capsys.readouterr().err.strip().splitlines()
             assert expected in lines[-1], lines
             assert sum("error" in line for line in lines) == 1 and not any("Traceback" in line for line in lines)
+
+
+def renamed(root: Path, target: Path, names: list[str]) -> Path:
+    """The data set whose key points have these names, or none."""
+    shutil.copytree(root, target)
+    for file in (target / "annotations").glob("*.json"):
+        held = json.loads(file.read_text())
+        for category in held["categories"]:
+            if names:
+                category["keypoints"] = names
+            else:
+                del category["keypoints"]
+        file.write_text(json.dumps(held))
+    return target
+
+
+def test_key_points_of_other_names_or_in_another_order_are_refused_in_one_line(
+    four: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fit(four) == 0
+    checkpoint = newest() / "checkpoints" / "last.ckpt"
+    names = torch.load(checkpoint, weights_only=True)["trained_on"]["points"]["names"]
+    turned = renamed(four, tmp_path / "turned", [*names[1:], names[0]])
+    other = renamed(four, tmp_path / "other", [*names[:3], "tail"])
+    refusals = [
+        (turned, f"key point 1 was {names[0]}, and here it is {names[1]} ({', '.join(names)}; here"),
+        (other, f"key point 4 was {names[3]}, and here it is tail ({', '.join(names)}; here"),
+    ]
+    for root, expected in refusals:
+        for command in ("validate", "fit"):
+            capsys.readouterr()
+            assert main([command, f"--ckpt_path={checkpoint}", f"--data.root={root}", *QUICK]) == 1
+            lines = capsys.readouterr().err.strip().splitlines()
+            assert expected in lines[-1], lines
+            assert sum("error" in line for line in lines) == 1 and not any("Traceback" in line for line in lines)
+    # Names that one side does not know are no reason to refuse.
+    assert validate(checkpoint, f"--data.root={renamed(four, tmp_path / 'bare', [])}") == 0

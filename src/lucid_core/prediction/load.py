@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from lucid_core.checkpoint import read_checkpoint
+from lucid_core.checkpoint import check_points, read_checkpoint
 from lucid_core.data.points import PointTable
 
 if TYPE_CHECKING:
@@ -38,6 +38,12 @@ class TrainedOn(NamedTuple):
         size = getattr(data, "image_size", self.image_size)
         ids = tuple(getattr(data, "category_ids", self.category_ids))
         return TrainedOn(size, ids, getattr(data, "points", self.points))
+
+    def check_fits(self, data: object) -> None:
+        """Refuse a data module whose key points have other names or another order, with a ``ValueError``."""
+        given = TrainedOn().updated(data).points
+        if self.points is not None and given is not None:
+            check_points(self.points.names, given.names)
 
     def state_dict(self) -> dict[str, Any]:
         """Return it in plain types, for a checkpoint."""
