@@ -62,7 +62,7 @@ class Detector(LightningModule):
             logged beside it under its name.
         engine: Evaluator of COCO metrics; ``pycocotools`` is the slower reference.
         weights: A checkpoint to start from, also one of other classes: what fits by name and shape is loaded, averaged
-            where it has averages, outputs of a class by the name of the class; one message lists what does not fit.
+            where it has averages, classes by their names, key points by index; one message lists what does not fit.
 
     Raises:
         ValueError: A setting is out of its range.
@@ -101,9 +101,9 @@ class Detector(LightningModule):
         if not decoders:
             raise ValueError("model.decoders is empty; name end_to_end, nms or both")
         self.network = Network(variant, len(class_names), task, points)
-        if weights is not None:
-            start_from(weights, self.network, variant, class_names)
         self.objective = build_objective(task, gains, points, flow, sigmas)
+        if weights is not None:
+            start_from(weights, self.network, self.objective, variant, class_names)
         self.evaluator: Evaluator | None = None
         self.trained_on = TrainedOn()
         self._average: AveragedNetwork | None = None

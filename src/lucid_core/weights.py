@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,33 +17,38 @@ from lucid_core.network.masks import MaskHead
 
 __all__ = ["Weights", "fit_weights", "read_weights", "start_from"]
 
-PREFIX = "network."
+PREFIX, OBJECTIVE = "network.", "objective."
 #: What does not fit is listed up to this many; the rest is counted.
 LISTED = 12
 
 
 class Weights(NamedTuple):
-    """What a file holds for a network.
+    """What a file holds for a network and its objective.
 
     Attributes:
         tensors: By their name in the network; averaged ones where the file has them.
         averaged: There were averaged ones.
         variant: Size of the network they are of, if the file says so.
         class_names: Classes they were trained on, in label order, if the file says so.
+        point_names: Key points they were trained on, by index, likewise.
+        objective: What an objective has learnt, by its name there.
     """
 
     tensors: dict[str, Tensor]
     averaged: bool = False
     variant: str | None = None
     class_names: tuple[str, ...] = ()
+    point_names: tuple[str, ...] = ()
+    objective: Mapping[str, Tensor] = {}
 
 
-def start_from(file: str, network: nn.Module, variant: str, class_names: Sequence[str]) -> None:
-    """Load what fits of a file into a network, and tell in one message what did and what did not.
+def start_from(file: str, network: nn.Module, objective: nn.Module, variant: str, class_names: Sequence[str]) -> None:
+    """Load what fits of a file into a network and its objective, and tell in one message what did and what did not.
 
     Args:
         file: A checkpoint, or the state dict of a detector or of its network.
         network: To be changed.
+        objective: To be changed: of key points it learns a density.
         variant: Its size.
         class_names: Its classes, in label order.
 
@@ -59,8 +65,13 @@ def start_from(file: str, network: nn.Module, variant: str, class_names: Sequenc
     if not loaded:
         held = ", ".join(list(weights.tensors)[:3]) or "no tensors at all"
         raise ValueError(f"model.weights {file} holds nothing that fits this network: {held}")
+    learnt, apart = _fit_objective(objective, weights.objective)
+    loaded, unfit = loaded + learnt, apart + unfit
+    if len(weights.point_names) == getattr(objective, "points", 0) > 0:
+        unfit.insert(0, f"outputs by key point: kept by index, where the file has {', '.join(weights.point_names)}")
     which = "averaged weights" if weights.averaged else "weights"
-    lines = [f"{file}: {loaded} of {len(network.state_dict())} tensors loaded ({which})", *unfit[:LISTED]]
+    total = len(network.state_dict()) + len(objective.state_dict())
+    lines = [f"{file}: {loaded} of {total} tensors loaded ({which})", *unfit[:LISTED]]
     if len(unfit) > LISTED:
         lines.append(f"and {len(unfit) - LISTED} more that do not fit")
     rank_zero_info("\n  ".join(lines))
@@ -84,15 +95,25 @@ def read_weights(file: str) -> Weights:
     if not isinstance(held, Mapping):
         raise ValueError(f"model.weights {file} holds a {type(held).__name__}, not a checkpoint or the weights of one")
     state = _tensors(held.get("state_dict", held))
+    objective = {name.removeprefix(OBJECTIVE): t for name, t in state.items() if name.startswith(OBJECTIVE)}
     if any(name.startswith(PREFIX) for name in state):
         state = {name.removeprefix(PREFIX): t for name, t in state.items() if name.startswith(PREFIX)}
     average = _tensors(_mapping(held.get("ema")).get("tensors"))
     settings = _mapping(held.get("hyper_parameters"))
     tensors = state | average
-    broken = next((name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None)
+    all_of_it = chain(tensors.items(), objective.items())
+    broken = next((name for name, tensor in all_of_it if not bool(tensor.isfinite().all())), None)
     if broken is not None:
         raise ValueError(f"model.weights {file} holds values that are not finite, in {broken}: take an earlier one")
-    return Weights(tensors, bool(average), settings.get("variant"), tuple(settings.get("class_names") or ()))
+    points = _mapping(_mapping(held.get("trained_on")).get("points"))
+    return Weights(
+        tensors,
+        bool(average),
+        settings.get("variant"),
+        tuple(settings.get("class_names") or ()),
+        tuple(points.get("names") or ()),
+        objective,
+    )
 
 
 def fit_weights(network: nn.Module, weights: Weights, class_names: Sequence[str]) -> tuple[int, list[str]]:
@@ -135,6 +156,21 @@ def fit_weights(network: nn.Module, weights: Weights, class_names: Sequence[str]
                 unfit.append(f"{name}: {_shape(given)} in the file, {_shape(tensor)} here")
     unfit += [f"{name}: not in this network" for name in weights.tensors if name not in own]
     return loaded, unfit
+
+
+def _fit_objective(objective: nn.Module, given: Mapping[str, Tensor]) -> tuple[int, list[str]]:
+    """Load what an objective learns, as a whole or not at all: parts of a density are none.
+
+    Returns:
+        How many tensors were loaded, and a line where it is not in the file, or not in the objective, or of another
+        make.
+    """
+    own = objective.state_dict()
+    shapes = [{name: tensor.shape for name, tensor in state.items()} for state in (own, given)]
+    if shapes[0] == shapes[1]:
+        objective.load_state_dict(dict(given))
+        return len(own), []
+    return 0, [f"what the objective learns: {len(given)} tensors in the file, {len(own)} here"]
 
 
 def _class_outputs(network: nn.Module) -> set[str]:

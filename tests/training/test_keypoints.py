@@ -13,6 +13,8 @@ import torch
 
 from lucid_core.cli import main
 from lucid_core.data.shapes import write_shapes
+from lucid_core.module import Detector
+from lucid_core.types import Task
 
 SHORT = (
     "--trainer.limit_train_batches=2", "--trainer.max_epochs=1", "--trainer.num_sanity_val_steps=0",
@@ -180,3 +182,40 @@ def test_key_points_of_other_names_or_in_another_order_are_refused_in_one_line(
             assert sum("error" in line for line in lines) == 1 and not any("Traceback" in line for line in lines)
     # Names that one side does not know are no reason to refuse.
     assert validate(checkpoint, f"--data.root={renamed(four, tmp_path / 'bare', [])}") == 0
+
+
+def test_weights_of_key_points_bring_the_flow_and_say_that_points_go_by_index(
+    four: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fit(four) == 0
+    file = newest() / "checkpoints" / "last.ckpt"
+    saved = torch.load(file, weights_only=True)
+    names, classes = saved["trained_on"]["points"]["names"], saved["hyper_parameters"]["class_names"]
+    learnt = {name: tensor for name, tensor in saved["state_dict"].items() if name.startswith("objective.flow.")}
+    caplog.set_level("INFO")
+
+    def told(path: Path, task: Task, points: int, **options: Any) -> tuple[Detector, list[str]]:
+        caplog.clear()
+        detector = Detector(list(classes), task, points, weights=str(path), **options)
+        (message,) = [text for text in caplog.messages if "tensors loaded" in text]
+        return detector, message.splitlines()
+
+    detector, lines = told(file, "keypoints", 4)
+    state = detector.state_dict()
+    assert any(not torch.equal(tensor, Detector(["a"], "keypoints", 4).state_dict()[n]) for n, tensor in learnt.items())
+    assert learnt and all(torch.equal(state[name], tensor) for name, tensor in learnt.items())
+    assert lines == [
+        f"{file}: {len(state)} of {len(state)} tensors loaded (averaged weights)",
+        f"  outputs by key point: kept by index, where the file has {', '.join(names)}",
+    ]
+    # Of another number of points the density is the same; without it, or in a file without it, that is told.
+    detector, lines = told(file, "keypoints", 3)
+    assert all(torch.equal(detector.state_dict()[name], tensor) for name, tensor in learnt.items())
+    assert not any("by index" in line for line in lines)
+    unlearnt = f"  what the objective learns: {len(learnt)} tensors in the file, 0 here"
+    assert unlearnt in told(file, "keypoints", 4, flow=False)[1]
+    assert unlearnt in told(file, "detect", 0)[1]
+    bare = tmp_path / "bare.pt"
+    torch.save({n: tensor for n, tensor in saved["state_dict"].items() if n.startswith("network.")}, bare)
+    assert f"  what the objective learns: 0 tensors in the file, {len(learnt)} here" in told(bare, "keypoints", 4)[1]
