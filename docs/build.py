@@ -76,6 +76,7 @@ def configuration() -> str:
         f"### {kind.__name__}\n\n{_summary(kind)}\n\n{_options(kind, 'trainer.callbacks')}"
         for kind in (ProgressBar, Pictures)
     )
+    linked = "\n".join(f"- `{name}` is {source}." for name, source in LINKED.items())
     return f"""# Configuration
 
 Every option of `lucid fit`, `lucid validate` and `lucid test`. Each is an option of the command line and a key of a
@@ -97,6 +98,10 @@ model:
 `--config` names such a file, or one that is packaged; several compose, and later ones win.
 `--print_config` shows what a command line comes to, without running it. `lucid fit --help` lists the options with those
 of Lightning's Trainer. In a configuration, `null` is what is called none here.
+
+What another option or the data say cannot be set, and is left out below:
+
+{linked}
 
 {options}
 
@@ -129,15 +134,25 @@ Options of a callback follow it: `--trainer.callbacks+=Pictures --trainer.callba
 """
 
 
+#: Options that the command line takes from others, and refuses.
+LINKED = {
+    "model.class_names": "what the classes of the data are called",
+    "model.points": "how many key points its objects have",
+    "data.task": "the same as `model.task`",
+}
+
+
 def _options(kind: type, prefix: str) -> str:
-    """The arguments of a class as a table."""
+    """The arguments of a class as a table, but for those that cannot be typed."""
     told = {entry.arg_name: entry.description or "" for entry in docstring_parser.parse(kind.__doc__ or "").params}
     hints = get_type_hints(kind.__init__)
     rows = []
     for name, parameter in list(inspect.signature(kind).parameters.items()):
+        if f"{prefix}.{name}" in LINKED:
+            continue
         text = " ".join(told[name].split()).replace("``", "`").replace("|", "\\|")
         if parameter.default is inspect.Parameter.empty:
-            default = "from the data" if name == "class_names" else "to be named"
+            default = "to be named"
         elif isinstance(parameter.default, Recipe):
             default = "see below"
         else:

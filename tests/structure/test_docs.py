@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,13 +16,36 @@ REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 
 
-def test_pages_made_from_the_code_are_up_to_date() -> None:
+@pytest.fixture(scope="module")
+def build() -> Any:
+    """What makes pages from the code."""
     path = REPOSITORY / "docs" / "build.py"
     spec = importlib.util.spec_from_file_location("docs_build", path)
     assert spec is not None
     assert spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_options_that_are_refused_are_not_listed(build: Any) -> None:
+    class Links:
+        """Collects what the command line takes from elsewhere."""
+
+        def __init__(self) -> None:
+            self.targets: set[str] = set()
+
+        def link_arguments(self, source: str, target: str, **_: str) -> None:
+            self.targets.add(target)
+
+    links = Links()
+    cli.LucidCLI.add_arguments_to_parser(SimpleNamespace(_has_tasks=True), links)  # type: ignore[arg-type]
+    assert links.targets == set(build.LINKED)
+    page = build.configuration()
+    assert "| `--model.task` |" in page and not [name for name in links.targets if f"`--{name}`" in page]
+
+
+def test_pages_made_from_the_code_are_up_to_date(build: Any) -> None:
     stale = [str(page.relative_to(REPOSITORY)) for page, text in build.PAGES.items() if page.read_text() != text()]
     assert not stale, f"run `make docs` for {stale}"
 
