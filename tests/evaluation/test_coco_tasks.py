@@ -21,7 +21,7 @@ from lucid_core.evaluation.found import Found
 from lucid_core.evaluation.masks import rle_of
 from lucid_core.evaluation.results import results_json
 from lucid_core.network.anchors import make_anchors
-from lucid_core.types import Batch, BranchOutput, Detections, Predictions, Targets
+from lucid_core.types import Batch, BranchOutput, Detections, Predictions, Targets, Task
 
 from .scenes import Scene, random_scene, record, scene
 
@@ -116,10 +116,31 @@ def test_engines_agree(seed: int, points: int) -> None:
         assert first.scalars() == pytest.approx(second.scalars(), abs=1e-6, nan_ok=True)
 
 
-@pytest.mark.parametrize("kind", ["segm", "keypoints"])
-def test_numbers_are_those_of_the_reference_on_the_exported_files(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "name", "kind"),
+    [
+        ("segment", "detections", "segm"),
+        ("segment", "boxes", "bbox"),
+        ("keypoints", "detections", "keypoints"),
+        ("keypoints", "boxes", "bbox"),
+    ],
+)
+def test_numbers_are_those_of_the_reference_on_the_exported_files(
+    tmp_path: Path, task: Task, name: str, kind: str
+) -> None:
+    """Also where the last detections of an image have no mask."""
     data = labelled(4)
-    made = evaluation(data, perfect(data, noise=5, seed=1))
+    found = perfect(data, noise=5, seed=1)
+    if task == "segment":
+        found = {k: v._replace(points=None, masks=(v.masks or ())[: len(v.boxes) * 2 // 3]) for k, v in found.items()}
+        assert any(len(v.masks or ()) < len(v.boxes) for v in found.values())
+    else:
+        found = {k: v._replace(masks=None) for k, v in found.items()}
+    evaluator = Evaluator(data, ["end_to_end"], "faster", task)
+    evaluator.first.merge([found])
+    evaluator.write_detections(tmp_path)
+    made = evaluator.first
+    assert isinstance(made, CocoEvaluation)
     images, annotations = [], []
     for shown in data.records:
         truth = shown.truth
@@ -148,27 +169,16 @@ def test_numbers_are_those_of_the_reference_on_the_exported_files(tmp_path: Path
     categories = [{"id": k, "name": name} for k, name in zip(data.category_ids, data.class_names, strict=True)]
     file = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
     (tmp_path / "truth.json").write_text(json.dumps(file))
-    rows = results_json(made)
-    # The reference tells by its keys what a result file is about, and looks for boxes first.
-    rows = [
-        {
-            key: row[key]
-            for key in row
-            if key not in ("bbox", "segmentation", "keypoints") or key == {"segm": "segmentation"}.get(kind, kind)
-        }
-        for row in rows
-    ]
-    (tmp_path / "results.json").write_text(json.dumps(rows))
-
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     truth_file = COCO(str(tmp_path / "truth.json"))
-    run = COCOeval(truth_file, truth_file.loadRes(str(tmp_path / "results.json")), kind)
+    run = COCOeval(truth_file, truth_file.loadRes(str(tmp_path / f"{name}-end_to_end.json")), kind)
     run.evaluate()
     run.accumulate()
     run.summarize()
-    ours = made.compute_masks() if kind == "segm" else made.compute_points()
+    compute = {"bbox": made.compute, "segm": made.compute_masks, "keypoints": made.compute_points}[kind]
+    ours = compute()
     expected = [math.nan if value < 0 else value for value in run.stats.tolist()]
     assert list(ours.scalars().values()) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 

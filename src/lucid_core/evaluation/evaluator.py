@@ -14,7 +14,7 @@ from lucid_core.evaluation.found import Collected, EvaluationData
 from lucid_core.evaluation.metrics import Measured
 from lucid_core.evaluation.nms import with_nms
 from lucid_core.evaluation.oriented import OrientedEvaluation
-from lucid_core.evaluation.results import results_json
+from lucid_core.evaluation.results import Part, results_json
 from lucid_core.evaluation.table import class_table, summary
 from lucid_core.types import Batch, Detections, Predictions, Task
 
@@ -24,6 +24,14 @@ Decoder = Literal["end_to_end", "nms"]
 
 #: The figure of each task that says how good a detector is.
 HEADLINES: dict[Task, str] = {"detect": "map", "segment": "segm_map", "obb": "map", "keypoints": "oks_map"}
+
+#: Files of detections, and what each is about; all of it in one file where nothing is named.
+_FILES: dict[Task, dict[str, Part | None]] = {
+    "detect": {"detections": None},
+    "segment": {"detections": "segmentation", "boxes": "bbox"},
+    "obb": {"detections": None},
+    "keypoints": {"detections": "keypoints", "boxes": "bbox"},
+}
 
 
 class _Measure(NamedTuple):
@@ -72,6 +80,7 @@ class Evaluator:
         task: Task = "detect",
         sigmas: Sequence[float] | None = None,
     ) -> None:
+        self._files = _FILES[task]
         self._evaluations: dict[Decoder, Collected] = {}
         self._measures: dict[Decoder, list[_Measure]] = {}
         self._metrics: dict[tuple[Decoder, _Measure], Measured] = {}
@@ -129,6 +138,11 @@ class Evaluator:
         return "\n".join(parts)
 
     def write_detections(self, folder: Path) -> None:
-        """Write the detections of each decoder as ``detections-<decoder>.json`` in COCO's result format."""
+        """Write the detections of each decoder in COCO's result format.
+
+        ``detections-<decoder>.json`` holds what the task finds; where that is masks or key points,
+        ``boxes-<decoder>.json`` the boxes. So pycocotools measures in each file what was measured here.
+        """
         for decoder, evaluation in self._evaluations.items():
-            (folder / f"detections-{decoder}.json").write_text(json.dumps(results_json(evaluation)))
+            for name, part in self._files.items():
+                (folder / f"{name}-{decoder}.json").write_text(json.dumps(results_json(evaluation, part)))

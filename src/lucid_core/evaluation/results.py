@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lucid_core.data.geometry import corners
 from lucid_core.evaluation.found import Collected, Found
 
-__all__ = ["coco_rows", "results_json"]
+__all__ = ["Part", "coco_rows", "results_json"]
+
+Part = Literal["bbox", "segmentation", "keypoints"]
 
 
 def coco_rows(found: Found, image_id: int | str, category_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -48,18 +50,25 @@ def coco_rows(found: Found, image_id: int | str, category_ids: Sequence[int]) ->
     return rows
 
 
-def results_json(evaluation: Collected) -> list[dict[str, Any]]:
+def results_json(evaluation: Collected, part: Part | None = None) -> list[dict[str, Any]]:
     """List every detection of an evaluation in COCO's result format; see :func:`coco_rows`.
 
     Args:
         evaluation: After its updates (and :meth:`Collected.gather` in a distributed run).
+        part: What the rows are to be about, instead of all that there is: those without it are left out, and of
+            ``bbox``, ``segmentation`` and ``keypoints`` it is the only one. pycocotools takes the box for the mask of a
+            row that has none, and areas from boxes wherever the first row has one.
 
     Returns:
         ``image_id`` and ``category_id`` as in the annotation file (the file name where the data set has no ids).
     """
     data = evaluation.data
-    return [
+    rows = [
         row
         for image, found in evaluation.detections()
         for row in coco_rows(found, data.records[image].image_id, data.category_ids)
     ]
+    if part is None:
+        return rows
+    others = {*get_args(Part)} - {part}
+    return [{key: value for key, value in row.items() if key not in others} for row in rows if part in row]
