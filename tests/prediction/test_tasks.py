@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
@@ -23,6 +23,7 @@ from lucid_core.prediction.output import Output
 from lucid_core.prediction.results import ImageDetections
 from lucid_core.prediction.sources import PictureFile
 from lucid_core.types import Task
+from tests.prediction.conftest import Command
 
 Pixels = NDArray[np.uint8]
 TASKS: tuple[Task, ...] = ("segment", "obb", "keypoints")
@@ -143,6 +144,27 @@ def test_the_files_of_a_prediction_hold_it(task: Task, tmp_path: Path) -> None:
     (row,) = loaded.loadAnns(loaded.getAnnIds(imgIds=[1]))
     key = "keypoints" if task == "keypoints" else "segmentation"
     assert row[key] == one_object(task).to_coco(1)[0][key]
+
+
+def test_the_command_names_the_key_points_as_an_annotation_file_does(
+    shapes: Path, tmp_path: Path, lucid: Command
+) -> None:
+    """A checkpoint of a run on data with a skeleton, and one whose data have no names."""
+    stated = json.loads((shapes / "annotations" / "instances_val.json").read_text())["categories"]
+    table = DataModule(str(shapes), task="keypoints").points
+    assert table is not None and table.skeleton
+    detector = Detector([row["name"] for row in stated], task="keypoints", points=table.count)
+    picture = next((shapes / "val").rglob("*.png"))
+    for known in (table, replace(table, names=())):
+        detector.trained_on = TrainedOn(64, tuple(row["id"] for row in stated), known)
+        trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        trainer.strategy.connect(detector)
+        trainer.save_checkpoint(tmp_path / "points.ckpt", weights_only=True)
+        finished = lucid("predict", tmp_path / "points.ckpt", picture, "--output=found", "--no_pictures")
+        assert finished.status == 0, finished.err
+        written = json.loads(Path("found/images.json").read_text())["categories"]
+        wanted = {"id", "name"} | ({"keypoints", "skeleton"} if known.names else set())
+        assert written == [{key: row[key] for key in wanted} for row in stated]
 
 
 def test_a_checkpoint_remembers_the_key_points(detectors: dict[Task, Detector]) -> None:

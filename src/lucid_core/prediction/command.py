@@ -133,7 +133,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, files: Sequ
         "score": asked.score,
         "limit": asked.limit,
     }
-    output.write(dict(zip(ids, names, strict=True)), info)
+    output.write(dict(zip(ids, names, strict=True)), info, detector.trained_on.points)
     if asked.json:
         print(json.dumps(output.results))
     counts = ", ".join(f"{name} {number}" for name, number in output.objects.most_common(10))

@@ -12,6 +12,7 @@ from typing import Any
 
 from PIL import Image
 
+from lucid_core.data.points import PointTable
 from lucid_core.prediction.results import ImageDetections
 from lucid_core.prediction.sources import PictureFile
 
@@ -62,19 +63,23 @@ class Output:
         """Note a picture that cannot be read."""
         self.skipped.append((str(file.path), reason))
 
-    def write(self, categories: dict[int, str], info: dict[str, Any]) -> None:
+    def write(self, categories: dict[int, str], info: dict[str, Any], points: PointTable | None = None) -> None:
         """Write ``predictions.json`` and ``images.json``.
 
         Args:
             categories: Names by id.
             info: How the prediction was made.
+            points: The key points of every object; categories have their names, and what a drawing joins.
         """
         if self.folder is None:
             return
+        # COCO counts key points from 1 here.
+        joined = [] if points is None else [[start + 1, end + 1] for start, end in points.skeleton]
+        named = {} if points is None or not points.names else {"keypoints": list(points.names), "skeleton": joined}
         table = {
             "info": info,
             "images": self._images,
-            "categories": [{"id": number, "name": name} for number, name in categories.items()],
+            "categories": [{"id": number, "name": name, **named} for number, name in categories.items()],
             # pycocotools wants the key, and there is no ground truth.
             "annotations": [],
             "skipped": [{"file_name": name, "reason": reason} for name, reason in self.skipped],
