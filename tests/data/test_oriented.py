@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,6 +22,7 @@ from lucid_core.data.quads import LEAST_SIDE, from_rbox, oriented
 from lucid_core.data.records import DataSet
 from lucid_core.data.types import DataError, Instances, NoSplit, SampleKey
 from lucid_core.data.yolo import read_yolo
+from lucid_core.evaluation.rotated import overlaps
 
 from .synthetic import SIZE, PaintedSource, make_record
 from .test_coco import HEIGHT, WIDTH, Coco, coco  # noqa: F401 - a fixture
@@ -112,6 +114,8 @@ def test_a_square_has_its_angle_within_a_quarter_turn() -> None:
         ([5, 5, 25, 5, 25, 5.00001, 5, 5.00001], Kind.NO_AREA),
         ([5, 5, 25, 5, 35, 5.00001, 15, 5.00001], Kind.NO_AREA),
         ([-20, 5, 0.001, 5, 0.001, 20, -20, 20], Kind.NO_AREA),
+        ([5, 5, 25, 5, 25, 20, 25, 20], Kind.NO_CORNERS),
+        ([5, 5, 25, 5, 25, 20, 5, 5], Kind.NO_CORNERS),
         ([float("nan"), 0, 10, 0, 10, 10, 0, 10], Kind.NOT_FINITE),
         ([float("inf"), 0, 10, 0, 10, 10, 0, 10], Kind.NOT_FINITE),
     ],
@@ -146,6 +150,28 @@ def test_a_corner_that_is_pushed_in_gives_the_smallest_rectangle_and_is_told() -
     assert [kind for kind, _ in found.notes] == [Kind.CONCAVE]
     np.testing.assert_allclose(found.rbox[:4], [20, 20, 20, 20], atol=1e-4)
     np.testing.assert_array_equal(found.quad, quad)
+
+
+@pytest.mark.parametrize(
+    ("quad", "told"),
+    [
+        (TURNED, False),
+        ([10, 10, 60, 10, 90, 30, 40, 30], True),
+        ([10, 10, 30, 10, 32, 20, 12, 20], False),
+        # A triangle with a point on a side.
+        ([10, 10, 20, 10, 30, 10, 20, 30], True),
+    ],
+)
+def test_corners_far_from_a_rectangle_are_told_with_the_overlap_of_what_is_taught(
+    quad: list[float], told: bool
+) -> None:
+    for start in range(4):
+        placed = np.roll(np.array(quad, np.float64).reshape(4, 2) + 3000, start, 0)
+        found = oriented(placed, 4000, 4000)
+        assert [kind for kind, _ in found.notes] == [Kind.SKEWED] * told
+        share = float(overlaps(torch.as_tensor(placed)[None], torch.as_tensor(found.rbox).double()[None]))
+        assert (share < 0.8) == told
+        assert all(f"overlaps them to {share:.2f}" in text for _, text in found.notes)
 
 
 def test_a_box_across_the_border_closes_around_what_is_inside_in_its_own_direction() -> None:

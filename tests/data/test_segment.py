@@ -38,7 +38,7 @@ def packed(mask: Any) -> dict[str, Any]:
 
 
 def test_all_parts_of_an_object_are_kept_together(outlined: Coco) -> None:
-    outlined.add(1, segmentation=[RING, OTHER])
+    outlined.add(1, (10, 10, 40, 15), segmentation=[RING, OTHER])
     found = read(outlined)
     record = found.records[0]
     assert found.problems == () and [ring.shape for ring in record.instances.polygons[0]] == [(4, 2), (3, 2)]
@@ -91,6 +91,46 @@ def test_a_polygon_that_outlines_nothing_of_its_box_is_no_mask(
     boxes = outlined.read()
     assert [one.kind for one in boxes.problems][:1] == [Kind.POLYGON] and len(boxes.records[0].truth.boxes) == 2
     assert crowd or boxes.records[0].instances.polygons[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("bbox", "stated", "told"),
+    [
+        ((10, 10, 20, 15), [RING], False),
+        ((8, 8.5, 24, 18), [RING], False),
+        ((12.5, 10, 17.5, 15), [RING], True),
+        ((10, 10, 30, 25), [RING], True),
+        ((10, 10, 20, 15), [RING, OTHER], True),
+        ((4, 10, 56, 15), [[10, 10, 60, 10, 60, 25, 10, 25]], True),
+        ((5, 10, 55, 15), [[10, 10, 60, 10, 60, 25, 10, 25]], False),
+        # Across the border: the box of all of it, that box cut, and the box of what is inside.
+        ((40, 10, 60, 30), [[40, 20, 100, 10, 100, 40]], False),
+        ((40, 10, 24, 30), [[40, 20, 100, 10, 100, 40]], False),
+        ((40, 16, 24, 12), [[40, 20, 100, 10, 100, 40]], False),
+    ],
+)
+def test_a_box_that_is_not_that_of_its_mask_is_told_and_kept(
+    outlined: Coco, bbox: Any, stated: Any, told: bool
+) -> None:
+    outlined.add(1, bbox, segmentation=stated)
+    found = read(outlined)
+    seen = [(one.kind, one.where) for one in found.problems if one.kind is not Kind.CLIPPED]
+    assert seen == ([(Kind.EXTENT, "annotation 2")] if told else [])
+    x, y, w, h = bbox
+    assert found.records[0].instances.boxes.tolist() == [[x, y, min(x + w, WIDTH), min(y + h, HEIGHT)]]
+    assert not Kind.EXTENT.effect.is_fault
+
+
+def test_the_area_of_an_object_that_states_none_is_that_of_its_mask(outlined: Coco) -> None:
+    mask = np.zeros((HEIGHT, WIDTH), np.bool_)
+    mask[10:20, 10:30] = True
+    mask[12:14, 12:14] = False
+    outlined.add(1, (10, 10, 40, 15), segmentation=[RING, OTHER])
+    outlined.add(1, (10, 10, 20, 10), segmentation=packed(mask))
+    outlined.add(1, (10, 10, 20, 10), segmentation=packed(mask), iscrowd=1)
+    outlined.add(1, (10, 10, 40, 15), segmentation=[OTHER], area=7)
+    assert read(outlined).records[0].truth.areas.tolist() == [300 + 75, 196, 196, 7]
+    assert outlined.read().records[0].truth.areas.tolist() == [600, 200, 200, 7]
 
 
 def test_run_lengths_that_miss_their_box_are_no_mask(outlined: Coco) -> None:

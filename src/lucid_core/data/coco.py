@@ -61,7 +61,7 @@ def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = No
       nothing.
     - ``segmentation``: all rings of at least three points, cut at the border. A bad ring is left out, and so are all
       where none has area within the box; the box stays. A mask in run lengths gives no polygon.
-    - ``area`` as stated where it is finite and positive, else that of the box.
+    - ``area`` as stated where it is finite and positive, else that of the box; for ``segment`` that of the mask.
     - ``keypoints``, where categories or annotations have one common count ``K``; what is wrong about a point makes
       that point absent, not the object, and so does a place outside the image.
 

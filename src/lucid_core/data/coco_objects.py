@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid_core.data.coco_values import Box, Row, as_number, as_number_id, clamp_box, short
-from lucid_core.data.geometry import area, cut
+from lucid_core.data.geometry import area, cut, envelope
 from lucid_core.data.problems import Fault, Kind
 from lucid_core.data.quads import Oriented, from_rbox, oriented
 from lucid_core.data.records import TOLERANCE
-from lucid_core.data.rle import outline, read_rle
+from lucid_core.data.rle import outline, pixels, read_rle
+from lucid_core.data.scan import Size
 from lucid_core.data.types import DETECT, Float32, Segment, Wanted
 
 __all__ = ["CocoObject", "ObjectReader"]
@@ -101,9 +102,6 @@ class ObjectReader:
         if not (np.float32(x1) < np.float32(x2) and np.float32(y1) < np.float32(y2)):
             seen = f"bbox {row.get('bbox')} has no area inside the {width} x {height} image"
             raise Fault(Kind.NO_AREA, seen)
-        size = as_number(row.get("area"))
-        if not (math.isfinite(size) and size > 0):
-            size = (box[2] - box[0]) * (box[3] - box[1])
         rings = tuple(part for part in (cut(ring, (0, 0, width, height)) for ring in stated) if len(part))
         if stated and not any(_meets(ring, (x1, y1, x2, y2)) for ring in rings):
             self._refuse_rings(name, row.get("bbox"), stated, f"{width} x {height} image")
@@ -111,6 +109,13 @@ class ObjectReader:
         if not crowd and _reaches_outside(box, stated, width, height):
             seen = f"bbox {row.get('bbox')} or its polygons reach outside the {width} x {height} image"
             self._notes.append((Kind.CLIPPED, f"{name} of {picture}: {seen}; clipped at the border"))
+        if self.task == "segment" and not crowd:
+            self._compare(name, row.get("bbox"), (x1, y1, x2, y2), stated, rings, (width, height))
+        size = as_number(row.get("area"))
+        if not (math.isfinite(size) and size > 0):
+            size = (box[2] - box[0]) * (box[3] - box[1])
+            if self.task == "segment":
+                size = pixels(segment) if isinstance(segment, dict) else sum(map(area, rings))
         points = self._points(name, row, width, height)
         found = CocoObject(box, self.labels[category], size, crowd, rings, points, segment)
         self._tell_notes(name)
@@ -145,6 +150,19 @@ class ObjectReader:
         if self.task == "segment":
             raise fault
         self._notes.append((Kind.POLYGON, f"{name}: {fault}; its box is kept"))
+
+    def _compare(
+        self, name: str, bbox: Any, box: Box, stated: tuple[Float32, ...], rings: tuple[Float32, ...], size: Size
+    ) -> None:
+        """Remark where a box and its mask are of different extents."""
+        # Tools cut the polygon at the border before they take its box, or the box after.
+        x1, y1, x2, y2 = envelope(np.concatenate(stated)).tolist()
+        outers = clamp_box((x1, y1, x2, y2), *size), tuple(envelope(np.concatenate(rings)).tolist())
+        if all(_differ(box, outer) for outer in outers):
+            seen = "reaches over " + " ".join(f"{value:g}" for value in outers[1])
+            corners = " ".join(f"{value:g}" for value in box)
+            text = f"{name}: bbox {bbox}, from corner to corner {corners}, is not that of its mask, which {seen}"
+            self._notes.append((Kind.EXTENT, f"{text}; both are kept"))
 
     def _oriented(self, row: Row, width: int, height: int, label: int, crowd: bool) -> CocoObject:
         quad = oriented(_corners(row), width, height)
@@ -236,6 +254,13 @@ def _meets(ring: Float32, box: Box) -> bool:
     # Most have a corner there, which is seen sooner than they are cut.
     has_corner = ((ring > box[:2]) & (ring < box[2:])).all(axis=1).any()
     return area(ring if has_corner else cut(ring, box)) > 0
+
+
+def _differ(box: Box, other: Box) -> bool:
+    """Whether two boxes differ on a side by more than rounding, or drawing loosely, explains."""
+    x1, y1, x2, y2 = box
+    across, down = max(2, (x2 - x1) / 10), max(2, (y2 - y1) / 10)
+    return any(abs(a - b) > allowed for a, b, allowed in zip(box, other, (across, down) * 2, strict=True))
 
 
 def _reaches_outside(box: Box, rings: tuple[Float32, ...], width: int, height: int) -> bool:

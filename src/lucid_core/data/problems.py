@@ -50,9 +50,11 @@ class Kind(Enum):
     POLYGON = "polygon unusable, box kept", Effect.CHANGED
     KEY_POINTS = "key points unusable, box kept", Effect.CHANGED
     CONCAVE = "four corners with one pushed in, rectangle taken", Effect.CHANGED
+    SKEWED = "four corners far from a rectangle, a box of their edges taken", Effect.CHANGED
     NO_MIRROR = "key points without left and right, images are not mirrored", Effect.KEPT
     NO_SIDES = "key points of which no name says a side, mirrored as they are", Effect.KEPT
     NO_CLASS_TABLE = "no list of classes, taken from the labels", Effect.KEPT
+    EXTENT = "box and mask of different extents", Effect.KEPT
     NO_POLYGON = "segmentation empty", Effect.KEPT
     REPEATED_OBJECT = "object twice", Effect.KEPT
     REPEATED_ID = "annotation id twice", Effect.KEPT

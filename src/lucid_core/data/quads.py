@@ -14,6 +14,8 @@ from lucid_core.data.types import Float32
 
 __all__ = ["LEAST_SIDE", "Oriented", "from_rbox", "oriented"]
 
+#: Overlap with its corners from which on an oriented box is what they state; what is far from a rectangle has less.
+LEAST_OVERLAP = 0.8
 #: Pixels. Float32 corners of a thinner box fall together once a training sample has moved them.
 LEAST_SIDE = 1e-2
 
@@ -39,9 +41,10 @@ class Oriented(NamedTuple):
 def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
     """Make an oriented box of four corners in order, from whichever corner and in whichever sense.
 
-    A quadrilateral with a corner pushed in is replaced by the smallest rectangle about it. One that crosses the border
-    stays whole where at least 70 % of it is inside, as evaluation has it; else the box closes around what is inside, in
-    its own direction.
+    A quadrilateral with a corner pushed in is replaced by the smallest rectangle about it. Of another that is far from
+    a rectangle, the box has the lengths of its edges and the direction of the longer ones, and is told. One that
+    crosses the border stays whole where at least 70 % of it is inside, as evaluation has it; else the box closes around
+    what is inside, in its own direction.
 
     Args:
         quad: ``(4, 2)`` float64, pixels.
@@ -49,7 +52,8 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
         height: Of the picture, pixels.
 
     Raises:
-        Fault: A corner is not finite, edges cross, or a side inside the picture is under :data:`LEAST_SIDE`.
+        Fault: A corner is not finite or there twice, edges cross, or a side inside the picture is under
+            :data:`LEAST_SIDE`.
     """
     seen = "corners " + " ".join(f"{value:g}" for value in quad.ravel())
     if not np.isfinite(quad).all():
@@ -86,8 +90,24 @@ def oriented(quad: NDArray[np.float64], width: int, height: int) -> Oriented:
     covered = area(quad)
     if covered < LEAST_SIDE * lengths.max() or min(rbox[2:4]) < LEAST_SIDE or (sides <= 0).any():
         raise Fault(Kind.NO_AREA, f"{seen} are less than {LEAST_SIDE:g} px across inside the {width} x {height} image")
+    if len(np.unique(quad, axis=0)) < 4:
+        raise Fault(Kind.NO_CORNERS, f"{seen} have one twice; an oriented box has four")
+    if not (left and right) and (share := _overlap(taken)) < LEAST_OVERLAP:
+        text = f"{seen} are far from a rectangle; the box that is taken overlaps them to {share:.2f}"
+        notes.append((Kind.SKEWED, text))
     x1, y1, x2, y2 = outer.tolist()
     return Oriented(quad, rbox, (x1, y1, x2, y2), covered, tuple(notes))
+
+
+def _overlap(quad: NDArray[np.float64]) -> float:
+    """Return intersection over union of a convex quadrilateral and the oriented box that is fit to it."""
+    # About its own centre, where float32 keeps a thin box far from the origin.
+    around = quad - quad.mean(0)
+    cx, cy, w, h, theta = map(float, fit(around[None])[0])
+    cos, sin = np.cos(theta), np.sin(theta)
+    turned = (around - (cx, cy)) @ np.array([[cos, -sin], [sin, cos]])
+    shared = area(cut(turned, (-w / 2, -h / 2, w / 2, h / 2)))
+    return shared / (area(quad) + w * h - shared)
 
 
 def from_rbox(rbox: NDArray[np.float64]) -> NDArray[np.float64]:

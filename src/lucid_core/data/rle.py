@@ -40,6 +40,11 @@ def read_rle(stated: dict[str, Any], width: int, height: int) -> tuple[Rle, NDAr
     return packed, flat.reshape(width, height).T
 
 
+def pixels(mask: Rle) -> int:
+    """Count the pixels of a mask."""
+    return int(coco_mask.area(mask))
+
+
 def _listed(counts: Any) -> NDArray[np.int64] | None:
     if not isinstance(counts, list) or not all(isinstance(run, int) and abs(run) < 2**31 for run in counts):
         return None
