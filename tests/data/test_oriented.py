@@ -403,9 +403,13 @@ def test_a_list_of_pictures_is_read_and_cannot_lead_outside(dota: Dota) -> None:
 
 
 def test_dota_text_serves_oriented_boxes_alone(dota: Dota) -> None:
-    with pytest.raises(NoSplit):
+    with pytest.raises(
+        NoSplit, match=r"labelTxt with .*images is DOTA text.* --task obb, train with --config task-obb"
+    ):
         open_split(dota.root, "train")
-    with pytest.raises(DataError, match="its task is obb, not detect"):
+    with pytest.raises(NoSplit, match=r"if they are called otherwise$"):
+        open_split(dota.root, "test")
+    with pytest.raises(DataError, match="its task is obb, not detect; check it with --task obb"):
         open_split(dota.root, "train", "dota")
     with pytest.raises(DataError, match="labelTxt"):
         open_split(dota.root, "test", task="obb")

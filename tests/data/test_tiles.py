@@ -150,6 +150,19 @@ def test_the_command_cuts_tells_and_makes_what_the_check_finds_clean(root: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
+def test_objects_that_no_tile_shows_enough_of_are_counted(root: Path, tmp_path: Path) -> None:
+    # Longer than a tile; the second is difficult anyway, the third is whole in one tile and cut in another.
+    rows = ["5 5 145 5 145 15 5 15 plane 0", "5 25 145 25 145 35 5 35 plane 1", "40 40 70 40 70 50 40 50 ship 0"]
+    (root / "train/labelTxt/a.txt").write_text("\n".join(rows))
+    counts, _ = write_tiles({"train": open_split(root, "train", task="obb")}, tmp_path / "out", Cutter(64, 32))
+    found = content(tmp_path / "out")["annotations"]
+    assert (counts["train"].unseen, counts["train"].objects) == (1, len(found))
+    assert "object" not in found[0]
+    said = "  1 objects of the images are shown to 70 % by no tile"
+    assert said in lucid("tiles", root, tmp_path / "again", "--patch", 64, "--overlap", 32).stdout
+    assert "by no tile" not in lucid("tiles", root, tmp_path / "large", "--patch", 150).stdout
+
+
 def test_what_is_left_out_of_the_source_is_told_and_changes_the_exit_status(root: Path, tmp_path: Path) -> None:
     (root / "train/labelTxt/b.txt").write_text("1 1 9 1 9 9 1 9 plane 0\n0 0 9 9 9 0 0 9 plane 0\n")
     done = lucid("tiles", root, tmp_path / "out")

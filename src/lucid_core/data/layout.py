@@ -18,6 +18,7 @@ __all__ = ["Layout", "Split", "open_classes", "open_split"]
 Split = Literal["train", "val", "test"]
 Layout = Literal["auto", "coco", "yolo", "dota"]
 
+_OBB = "check it with --task obb, train with --config task-obb"
 _YAMLS = ("data.yaml", "data.yml", "dataset.yaml")
 
 
@@ -105,6 +106,7 @@ def _find(
     pairs = [(folder, file) for file, folder in there.items()]
     yamls = [root / name for name in _YAMLS if (root / name).is_file()] if layout in ("auto", "yolo") else []
     dota = [place for place in dota_places(root, split) if place.images.exists() and place.labels.is_dir()]
+    beside = dota[:1] if task != "obb" and layout == "auto" else []
     dota = dota if layout == "dota" or (task == "obb" and layout == "auto") else []
 
     found = [f"COCO {file} with {folder}" for folder, file in pairs] + [f"YOLO {file}" for file in yamls]
@@ -120,7 +122,7 @@ def _find(
         return yamls[0]
     if dota:
         if task != "obb":
-            raise DataError(f"{root}: DOTA text holds oriented boxes: its task is obb, not {task}")
+            raise DataError(f"{root}: DOTA text holds oriented boxes: its task is obb, not {task}; {_OBB}")
         return dota[0]
     places = [f"{file.relative_to(root)} with {folder.relative_to(root)}/" for folder, file in looked]
     places += _YAMLS if layout in ("auto", "yolo") else ()
@@ -129,12 +131,12 @@ def _find(
             (place.images.relative_to(root), place.labels.relative_to(root)) for place in dota_places(root, split)
         )
         places += [f"{images} with {labels}/" for images, labels in pairs_of]
+    hint = "Give images and annotations, or the yaml file, if they are called otherwise"
+    if beside:
+        hint = f"{beside[0].labels} with {beside[0].images} is DOTA text, whose task is obb, not {task}; {_OBB}"
     # Annotations without their pictures are a broken split, not a missing one.
     missing = DataError if any(file.is_file() for _, file in looked) else NoSplit
-    raise missing(
-        f"{root}: no split {split!r} found; looked for {'; '.join(places)}. Give images and annotations, or the yaml "
-        f"file, if they are called otherwise"
-    )
+    raise missing(f"{root}: no split {split!r} found; looked for {'; '.join(places)}. {hint}")
 
 
 def _listed(known: object) -> str:

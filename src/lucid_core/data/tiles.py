@@ -36,13 +36,24 @@ Progress = Callable[[Iterable["list[Row] | DataError"], int], Iterable["list[Row
 
 
 class TileCount(NamedTuple):
-    """What became of a split."""
+    """What became of a split.
+
+    Attributes:
+        images: Pictures that were to be cut.
+        tiles: Of them.
+        empty: Tiles without an object.
+        objects: In all tiles.
+        difficult: Of these objects.
+        unseen: Objects of the pictures, neither crowd nor difficult there, that no tile shows to 70 %: they are
+            difficult wherever they are seen, so that no evaluation counts them.
+    """
 
     images: int
     tiles: int
     empty: int
     objects: int
     difficult: int
+    unseen: int
 
 
 def starts(length: int, patch: int, overlap: int) -> list[int]:
@@ -89,7 +100,8 @@ class Cutter:
             ids: Category id of each label.
 
         Returns:
-            For each tile, row by row, its image entry; under ``annotations`` those of its objects, without ids.
+            For each tile, row by row, its image entry; under ``annotations`` those of its objects, without ids but with
+            the number of the ``object`` in the picture.
         """
         pixels = ImageReader().decode(record.image)
         height, width = pixels.shape[:2]
@@ -121,7 +133,8 @@ def _objects(record: Record, window: tuple[int, int, int, int], ids: tuple[int, 
     truth = record.truth
     assert truth.quads is not None and truth.difficult is not None
     corner = np.array(window[:2], np.float64)
-    for quad, label, crowd, difficult in zip(truth.quads, truth.labels, truth.crowd, truth.difficult, strict=True):
+    rows = zip(truth.quads, truth.labels, truth.crowd, truth.difficult, strict=True)
+    for number, (quad, label, crowd, difficult) in enumerate(rows):
         visible = cut(quad, window)
         seen = area(visible)
         if seen <= 0:
@@ -136,6 +149,7 @@ def _objects(record: Record, window: tuple[int, int, int, int], ids: tuple[int, 
             quad = corners(part[None].astype(np.float64))[0]
         moved, (x1, y1, x2, y2) = quad - corner, (box - np.tile(corner, 2)).tolist()
         yield {
+            "object": number,
             "category_id": ids[label],
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "area": area(quad),
@@ -185,6 +199,7 @@ def _write(data: DataSet, work: Path, split: str, cutter: Cutter, problems: list
     folder.mkdir()
     images: list[Row] = []
     annotations: list[Row] = []
+    unseen = 0
     pool = ThreadPoolExecutor(cutter.workers)
     try:
         cutting: Iterable[list[Row] | DataError] = _cut_all(pool, data, folder, cutter)
@@ -194,10 +209,13 @@ def _write(data: DataSet, work: Path, split: str, cutter: Cutter, problems: list
             if isinstance(rows, DataError):
                 problems.append(Problem(Kind.PICTURE_UNREADABLE, f"{rows}; left out", record.image))
                 continue
+            unseen += _unseen(record, rows)
             for row in rows:
                 image = {"id": len(images) + 1, **row}
                 found = image.pop("annotations")
                 images.append(image)
+                for one in found:
+                    del one["object"]
                 first = len(annotations) + 1
                 annotations += [{"id": first + n, "image_id": image["id"], **one} for n, one in enumerate(found)]
     finally:
@@ -208,7 +226,15 @@ def _write(data: DataSet, work: Path, split: str, cutter: Cutter, problems: list
     (work / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
     filled = {one["image_id"] for one in annotations}
     difficult = sum(one["difficult"] for one in annotations)
-    return TileCount(len(data), len(images), len(images) - len(filled), len(annotations), difficult)
+    return TileCount(len(data), len(images), len(images) - len(filled), len(annotations), difficult, unseen)
+
+
+def _unseen(record: Record, rows: list[Row]) -> int:
+    """Count the objects that evaluation would count in the picture, and counts in none of its tiles."""
+    assert record.truth.difficult is not None
+    counted = {one["object"] for row in rows for one in row["annotations"] if not one["difficult"]}
+    in_picture = np.flatnonzero(~record.truth.difficult & ~record.truth.crowd)
+    return len(set(in_picture.tolist()) - counted)
 
 
 def _cut_all(pool: ThreadPoolExecutor, data: DataSet, folder: Path, cutter: Cutter) -> Iterator[list[Row] | DataError]:

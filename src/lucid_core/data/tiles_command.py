@@ -43,6 +43,11 @@ def tiles(options: argparse.Namespace) -> int:
             f"{split}: {count.images} images, {count.tiles} tiles, {count.empty} of them empty, {count.objects} "
             f"objects, {count.difficult} of them difficult"
         )
+        if count.unseen:
+            print(
+                f"  {count.unseen} objects of the images are shown to 70 % by no tile, and so count in no AP: enlarge "
+                f"--overlap, or --patch, until few are"
+            )
     for line in summarise(problems, options.limit):
         print(f"  {line}")
     print(f"{options.out}: train with --data.root {options.out}")

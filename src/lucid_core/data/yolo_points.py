@@ -40,7 +40,7 @@ def read_points(config: dict[str, Any], file: Path) -> tuple[PointTable, int]:
 def names_fault(config: dict[str, Any], count: int) -> str:
     """Say why ``kpt_names`` of a yaml are not taken: their kind, their number, or several tables; else nothing."""
     stated = config.get("kpt_names")
-    tables = list(stated.values()) if isinstance(stated, dict) else [stated]
+    tables: list[Any] = list(stated.values()) if isinstance(stated, dict) else [stated]
     if stated is None:
         return ""
     if not tables or not all(isinstance(table, list) for table in tables):
