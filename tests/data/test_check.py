@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import lucid_core
 from lucid_core.data.check import Verdict, check
@@ -215,3 +216,15 @@ def test_the_page_says_what_happens_to_every_kind_of_problem() -> None:
 def test_a_mistyped_option_is_answered_with_the_one_that_was_meant() -> None:
     status, _, err = command("check", ".", "--decod")
     assert status == 2 and "did you mean --decode?" in err
+
+
+def test_json_counts_what_the_text_counts_of_oriented_boxes(tmp_path: Path) -> None:
+    for folder in ("images", "labelTxt"):
+        (tmp_path / "train" / folder).mkdir(parents=True)
+    Image.new("RGB", (64, 64)).save(tmp_path / "train/images/a.png")
+    rows = ("2 2 20 2 20 12 2 12 ship 0", "30 30 50 30 50 40 30 40 ship 1")
+    (tmp_path / "train/labelTxt/a.txt").write_text("\n".join(rows))
+    told = json.loads(command("check", tmp_path, "--task", "obb", "--json")[1])
+    assert told["splits"]["train"]["difficult"] == 1
+    lines = [line.split() for line in command("check", tmp_path, "--task", "obb")[1].splitlines()]
+    assert ["difficult", "1"] in lines

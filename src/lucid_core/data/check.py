@@ -165,25 +165,29 @@ def check(
 
 def _counts(data: DataSet) -> dict[str, int]:
     effects = Counter(one.kind.effect for one in data.problems)
-    of_task = {}
-    if any(one.truth.difficult is not None for one in data.records):
-        of_task["  difficult"] = sum(
-            int(one.truth.difficult.sum()) for one in data.records if one.truth.difficult is not None
-        )
-    if data.points is not None:
-        seen = [one.instances.visibility for one in data.records if one.instances.visibility is not None]
-        of_task["  with key points"] = sum(int((one > 0).any(1).sum()) for one in seen)
     return {
         "images": len(data),
         "  without objects": sum(not len(one.truth.boxes) for one in data.records),
         "  left out": effects[Effect.IMAGE_LEFT_OUT],
         "objects": sum(len(one.instances) for one in data.records),
         "  crowd or ignored": sum(int(one.truth.crowd.sum()) for one in data.records),
-        **of_task,
+        **{f"  {name}": count for name, count in _of_task(data).items()},
         "  left out of these images": effects[Effect.OBJECT_LEFT_OUT],
         "classes": len(data.class_names),
         "  without objects here": int((_per_class(data) == 0).sum()),
     }
+
+
+def _of_task(data: DataSet) -> dict[str, int]:
+    """What is counted of oriented boxes and of key points alone."""
+    counts = {}
+    if any(one.truth.difficult is not None for one in data.records):
+        flags = [one.truth.difficult for one in data.records if one.truth.difficult is not None]
+        counts["difficult"] = sum(int(one.sum()) for one in flags)
+    if data.points is not None:
+        seen = [one.instances.visibility for one in data.records if one.instances.visibility is not None]
+        counts["with key points"] = sum(int((one > 0).any(1).sum()) for one in seen)
+    return counts
 
 
 def _per_class(data: DataSet) -> Any:
@@ -209,6 +213,7 @@ def _as_json(data: DataSet) -> dict[str, Any]:
         "images_without_objects": sum(not len(one.truth.boxes) for one in data.records),
         "objects": sum(len(one.instances) for one in data.records),
         "crowd": sum(int(one.truth.crowd.sum()) for one in data.records),
+        **{name.replace(" ", "_"): count for name, count in _of_task(data).items()},
         "classes": counts,
         "sizes": [{"width": w, "height": h, "images": count} for (w, h), count in sizes.most_common()],
         "problems": problems,
