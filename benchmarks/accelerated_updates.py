@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import timeit
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import wraps
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from accelerated_steps import collect, replays_of, train
@@ -52,16 +55,20 @@ class Phases(Callback):
         self.kernels: dict[str, dict[str, int]] = {arm: {} for arm in arms}
         self._arms = arms
         self._batch = -1
+        self._patches = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        for thing, method, phase in (
-            (trainer.precision_plugin, "clip_grad_by_norm", "clip"),
-            (trainer.optimizers[0], "update", "update"),
-        ):
-            vars(thing)[method] = self._timed(phase, getattr(thing, method))
+        plugin = trainer.precision_plugin
+        vars(plugin)["clip_grad_by_norm"] = self._timed("clip", plugin.clip_grad_by_norm)
+        # Of the class: what an optimizer has as an attribute counts as one of its settings, and timers change.
+        self._patches.enter_context(patch.object(MuSGD, "update", self._timed("update", MuSGD.update)))
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        del vars(trainer.precision_plugin)["clip_grad_by_norm"], vars(trainer.optimizers[0])["update"]
+        del vars(trainer.precision_plugin)["clip_grad_by_norm"]
+        self._patches.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        self._patches.close()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._batch = batch_idx - self.warmup
@@ -80,6 +87,7 @@ class Phases(Callback):
         return self._batch // self.window >= self.rounds * len(self._arms)
 
     def _timed(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
         def timed(*args: Any) -> Any:
             if self._batch < 0 or self._batch % self.window < 2:
                 return call(*args)

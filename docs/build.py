@@ -381,10 +381,12 @@ def _measured_fits() -> str:
             if arm != "native"
         ]
         settings = record["settings"]
+        at_once = settings.get("at_once", 1)
         parts += [
             f"Whole `lucid fit` commands, {_where(record)}: {settings['pairs']} rounds of all arms in turn, each fit "
             f"in a fresh process, 118 pictures of COCO, {settings['epochs']} epochs; start-up, loading, validation and "
-            "checkpoints included. Checkpoints and logged values of all fits are equal in bits.",
+            "checkpoints included. Checkpoints and logged values of all fits are equal in bits."
+            + (f" {at_once} such comparisons ran at once on the machine." if at_once > 1 else ""),
             "",
             "| batch | | native (range) | accelerated (range) | saved (95 % interval of the mean) | saved |",
             "|---|---|---|---|---|---|",

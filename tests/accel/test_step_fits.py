@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import get_ema_avg_fn
 from torch.utils.data import DataLoader
 
+from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.replay.step import StepReplay
 from lucid_accel.site import Site
 from lucid_accel.testing import assert_parity, digest, first_difference, run, tiny_batches, tiny_detector
@@ -189,6 +190,18 @@ def test_validation_in_every_epoch_with_the_average() -> None:
     replay = parity(Averaged, max_epochs=3, val_check_interval=4, **CLIPPED)
     assert replay.replays() == [14, 14, 21]
     assert counted(replay) == {"replayed": 17, "warmup": 4, "partial_batch": 3}
+
+
+def test_the_stacks_of_the_update_are_recorded_as_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    parted, branches = [], TapeEngine.branches
+
+    def counting(engine: TapeEngine, bodies: Sequence[Any]) -> list[Any]:
+        parted.append(len(bodies))
+        return branches(engine, bodies)
+
+    monkeypatch.setattr(TapeEngine, "branches", counting)
+    parity(Muon)
+    assert parted == [2]
 
 
 def test_steps_at_a_rate_that_changes_with_every_step_and_a_momentum_too() -> None:

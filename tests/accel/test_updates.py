@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lucid_accel import OrthogonalizationReplay, UpdateReplay
+from lucid_accel.graphs.shelf import RECORDED
+from lucid_accel.graphs.tape import TapeEngine
+from lucid_accel.replay.optimizer import same_state
 from lucid_core.optim.musgd import MuSGD
 from lucid_core.optim.newton_schulz import newton_schulz
+from lucid_core.optim.stacks import plan_stacks
 from lucid_core.seams import seam
 from tests.accel.pair import SHAPES, Pair, noise, parameters, replaying
 
@@ -136,6 +142,91 @@ def test_results_are_lent_to_the_update_and_owned_elsewhere() -> None:
         for _ in range(2):
             results.append(recording([torch.randn_like(x) for x in recording._inputs.slots])[0])
         assert (results[0].data_ptr() == results[1].data_ptr()) is lent
+
+
+@both_replays
+def test_stacks_are_recorded_as_branches_each_for_itself(replay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    parted = []
+
+    def branches(engine: TapeEngine, bodies: Sequence[Any]) -> list[Any]:
+        parted.append(len(bodies))
+        return native(engine, bodies)
+
+    native = TapeEngine.branches
+    monkeypatch.setattr(TapeEngine, "branches", branches)
+    shapes = ((3, 20), (40, 40), (2, 200))
+    pair = replaying(shapes, replay=replay)
+    assert parted == [len(plan_stacks(shapes))] == [3]
+    assert "orthogonalize" not in vars(pair.behind)
+
+
+def test_an_orthogonalisation_that_one_optimizer_has_of_its_own_is_left_as_it_is() -> None:
+    pair = Pair(((3, 20), (40, 40)))
+    for optimizer in pair.optimizers:
+
+        def halved(stacks: Sequence[Tensor], steps: int, optimizer: MuSGD = optimizer) -> list[Tensor]:
+            return [x * 0.5 for x in MuSGD.orthogonalize(optimizer, stacks, steps)]
+
+        optimizer.orthogonalize = halved  # type: ignore[method-assign]
+    assert [pair.step() for _ in range(5)][-1] == ["replay"]
+    assert vars(pair.behind)["orthogonalize"] is pair.behind.orthogonalize
+
+
+class TwoRooms(MuSGD):
+    """Writes its momentum to one of two tensors in turn, so that every second step has the same ones."""
+
+    @seam("update.prepare")
+    def prepare(self, params: Sequence[Tensor], group: dict[str, Any], weight_decay: Tensor) -> list[Tensor]:
+        for param in params:
+            room = self.__dict__.setdefault("_rooms", {}).pop(param, None)
+            self._rooms[param] = old = self.state[param]["momentum"]
+            self.state[param]["momentum"] = (torch.empty_like(old) if room is None else room).copy_(old).mul_(0.9)
+            self.state[param]["momentum"].add_(param.grad)
+        return [param.grad + self.state[param]["momentum"] for param in params]
+
+
+def test_a_momentum_that_is_exchanged_is_not_recorded() -> None:
+    pair = Pair(((4, 4),), kind=TwoRooms, proof=False)
+    assert ["replay"] not in [pair.step() for _ in range(12)]
+    (retired,) = pair.notes.retirements
+    assert "exchanges" in str(retired)
+
+
+def test_a_recording_that_would_exchange_the_state_is_refused_and_leaves_it() -> None:
+    optimizer = TwoRooms([nn.Parameter(torch.ones(4, 4))], lr=0.1)
+    (param,) = parameters(optimizer)
+    param.grad = torch.ones(4, 4)
+    optimizer.write_scalars()
+    momentum = optimizer.state[param]["momentum"]
+    with pytest.raises(ValueError, match="exchanges"), same_state(optimizer, [param]):
+        optimizer.prepare([param], optimizer.param_groups[0], torch.zeros(()))
+    assert optimizer.state[param]["momentum"] is momentum
+
+
+def test_what_is_exchanged_at_every_step_is_not_kept() -> None:
+    def exchange(optimizer: MuSGD) -> None:
+        for state in optimizer.state.values():
+            state["momentum"] = state["momentum"].clone()
+
+    pair, made = Pair(((4, 4),)), []
+    for _ in range(60):
+        pair.step()
+        pair.both(exchange)
+        made += [ref(state["momentum"]) for state in pair.behind.state.values()]
+    gc.collect()
+    assert sum(one() is not None for one in made) <= 1 + RECORDED
+
+
+@both_replays
+def test_an_orthogonalisation_that_needs_one_stack_for_the_next_is_not_parted(replay: Any) -> None:
+    class Chained(MuSGD):
+        @seam("update.prepare.orthogonalize")
+        def orthogonalize(self, stacks: Sequence[Tensor], steps: int) -> list[Tensor]:
+            norms = [torch.linalg.vector_norm(stack) for stack in stacks]
+            return [newton_schulz(stack, steps) * norm for stack, norm in zip(stacks, norms[::-1], strict=True)]
+
+    pair = replaying(((3, 20), (40, 40), (2, 200)), kind=Chained, replay=replay)
+    assert pair.step() == ["replay"]
 
 
 def test_a_rate_that_was_recorded_would_be_seen() -> None:

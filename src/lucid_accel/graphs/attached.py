@@ -44,7 +44,7 @@ class Attached:
         self.written = Packed(self.parameters)
         self._room = Packed(self.parameters)
         self._slots = self._room.within()
-        self._addresses = list(map(_data_ptr, self._slots))
+        self._addresses: list[int | None] = list(map(_data_ptr, self._slots))
         self._own = dict(zip(map(id, self._slots), self._addresses, strict=True))
 
     def laid(self, gradients: Gradients) -> Gradients:
@@ -58,7 +58,11 @@ class Attached:
 
     def holds(self, gradients: Sequence[Tensor]) -> bool:
         """Whether all these gradients, which there are, lie here, where they were put."""
-        return bool(gradients) and list(map(self._own.get, map(id, gradients))) == list(map(_data_ptr, gradients))
+        if len(gradients) == len(self._slots) and all(map(is_, gradients, self._slots)):
+            own = self._addresses
+        else:
+            own = list(map(self._own.get, map(id, gradients)))
+        return bool(gradients) and own == list(map(_data_ptr, gradients))
 
     def write(self, gradients: Gradients) -> None:
         """Let ``written`` hold ``gradients``, those that there are: device work, to be recorded."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,6 +17,9 @@ __all__ = ["CudaGraphEngine"]
 
 T = TypeVar("T")
 
+#: Branches that run side by side. Each has a workspace of its own for matrix products, of up to 32 MiB.
+BRANCHES = 4
+
 
 class CudaGraphEngine(Engine):
     """Records on a stream of its own into one private memory pool.
@@ -28,16 +32,20 @@ class CudaGraphEngine(Engine):
         super().__init__(device)
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
+        self._beside: list[torch.cuda.Stream] = []
 
     def capture(self, body: Callable[[], T], after: Graph | None = None) -> tuple[Graph, T]:
         """Record ``body``; see :meth:`Engine.capture`."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._beside = [torch.cuda.Stream(self.device) for _ in range(BRANCHES - 1)]  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
         generator, stream = self.generator_state(), torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
         # A cast that autocast kept from before would be read by every replay, and never made anew.
         torch.clear_autocast_cache()
+        # A workspace that a stream already has lies outside the pool, and is freed below: it must be made anew inside.
+        torch._C._cuda_clearCublasWorkspaces()
         made = after.made if isinstance(after, _Recorded) else frozenset[int]()
         witness, first, done = Witness(self.device, made), None, False
         try:
@@ -62,6 +70,24 @@ class CudaGraphEngine(Engine):
             torch._C._cuda_clearCublasWorkspaces()
             self.set_generator_state(generator)
         return _Recorded(graph, list(witness.kept.values()), frozenset(witness.made)), result
+
+    def branches(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
+        """Record ``bodies`` on streams that part here and meet again; see :meth:`Engine.branches`."""
+        here = torch.cuda.current_stream(self.device)
+        beside = self._beside[: max(0, len(bodies) - 1)]
+        for stream in beside:
+            stream.wait_stream(here)
+        try:
+            results = [_on([here, *beside][index % BRANCHES], body) for index, body in enumerate(bodies)]
+        except BaseException:
+            # What was invalidated cannot be joined any more: the error to tell is the body's.
+            for stream in beside:
+                with suppress(RuntimeError):
+                    here.wait_stream(stream)
+            raise
+        for stream in beside:
+            here.wait_stream(stream)
+        return results
 
     def _mend(self) -> None:
         """Leave the state that a capture leaves that did end well.
@@ -105,6 +131,11 @@ class CudaGraphEngine(Engine):
     def trim(self) -> None:
         """Return unused blocks to the device."""
         torch.cuda.empty_cache()
+
+
+def _on(stream: torch.cuda.Stream, body: Callable[[], T]) -> T:
+    with torch.cuda.stream(stream):
+        return body()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

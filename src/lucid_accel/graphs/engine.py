@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import ClassVar, Protocol, TypeVar
@@ -58,6 +58,18 @@ class Engine(ABC):
             CaptureError: ``body`` raised, or did what cannot be recorded. Random generators, the memory that ``body``
                 wrote to, streams and the autocast cache are as before.
         """
+
+    def branches(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
+        """Record work within :meth:`capture` that a replay may do side by side.
+
+        Args:
+            bodies: Python that launches device work, each independent of the others: none reads or writes what another
+                one writes.
+
+        Returns:
+            What each body returned.
+        """
+        return [body() for body in bodies]
 
     @abstractmethod
     def generator_state(self) -> Tensor:

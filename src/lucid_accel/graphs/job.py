@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from operator import attrgetter
+from functools import cached_property
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +55,8 @@ class Job:
         run: The work, given tensors in the place of ``inputs``. It may read and write ``fixed``.
         inputs: Tensors that come anew with each call, and are copied into a recording. The work does not write them.
         fixed: Tensors that the work reads, or writes, where they lie.
-        written: Those of ``fixed`` that it writes.
+        still: More of these, which the caller has shown to lie where they lay at every call before.
+        written: Those of ``fixed`` and ``still`` that it writes.
         settings: Python values that the work reads, such that equal ones have equal bits; see :func:`bits`.
         key: Which of several jobs of a step it is, such as a group's. Each is learnt for itself.
         version: Changes when what ``fixed`` is was replaced on purpose.
@@ -66,7 +68,8 @@ class Job:
             ``dtype``, an input is no ordinary tensor, or not of the dtype that is allowed, or not on the device;
             ``stride``, one begins where no vector may, so that a copy of it, which does, may go to another kernel;
             ``precision``, autocast is on.
-        addresses: Where ``fixed`` lies.
+        fixed: What is worked on where it lies, all of it.
+        addresses: Where that of it lies which may have been moved.
         pointers: Where ``inputs`` lie.
     """
 
@@ -76,6 +79,7 @@ class Job:
         inputs: Sequence[Tensor],
         device: torch.device,
         fixed: Sequence[Tensor] = (),
+        still: Sequence[Tensor] = (),
         written: Sequence[Tensor] = (),
         settings: Hashable = (),
         key: Hashable = None,
@@ -83,7 +87,8 @@ class Job:
         dtype: torch.dtype | None = None,
     ) -> None:
         self.run = run
-        self.inputs, self.fixed, self.written = inputs, fixed, written
+        self.inputs, self.fixed, self.written = inputs, [*fixed, *still], written
+        self._movable = fixed
         self.key, self.version = key, version
         self.addresses: list[int] = []
         self.pointers: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -96,14 +101,22 @@ class Job:
     @property
     def signature(self) -> JobSignature:
         """What must match, of a job that is not refused."""
-        return JobSignature(
-            tuple(map(id, self.fixed)),
-            tuple(map(Tensor.numel, self.inputs)),
-            self._strides,
-            self._dtypes,
-            self._settings,
-            numerics(self._device),
-        )
+        return JobSignature(tuple(map(id, self.fixed)), *self._rest)
+
+    @property
+    def matter(self) -> tuple[Sequence[Tensor], tuple[Any, ...]]:
+        """What :meth:`is_like` compares: it keeps ``fixed`` alive, and nothing else of the job."""
+        return self.fixed, self._rest
+
+    def is_like(self, matter: tuple[Sequence[Tensor], tuple[Any, ...]]) -> bool:
+        """Whether the signature is that of another job, by its :attr:`matter`: sooner told than noted and hashed."""
+        fixed, rest = matter
+        return len(fixed) == len(self.fixed) and all(map(is_, fixed, self.fixed)) and rest == self._rest
+
+    @cached_property
+    def _rest(self) -> tuple[Any, ...]:
+        sizes = tuple(map(Tensor.numel, self.inputs))
+        return sizes, self._strides, self._dtypes, self._settings, numerics(self._device)
 
     def objection(self) -> Reason | None:
         """Say why such calls cannot be recorded, looking at everything. Takes long."""
@@ -134,7 +147,7 @@ class Job:
         try:
             self._strides = tuple(map(Tensor.stride, inputs))
             self.pointers = np.fromiter(map(_data_ptr, inputs), np.int64, len(inputs))
-            self.addresses = list(map(_data_ptr, self.fixed))
+            self.addresses = list(map(_data_ptr, self._movable))
         except RuntimeError:  # what is sparse has none
             return Reason.DTYPE
         if not {-1 if self._device.type == "cpu" else self._device.index}.issuperset(map(Tensor.get_device, inputs)):

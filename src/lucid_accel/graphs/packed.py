@@ -88,6 +88,9 @@ class Packed:
         return self._tensors(self._room)
 
     def _copy(self, into: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
+        if len(self._alike) == 1:
+            torch._foreach_copy_(list(into), list(kept))
+            return
         for places in self._alike:
             torch._foreach_copy_([into[i] for i in places], [kept[i] for i in places])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from lucid_accel.graphs.trial import Trial
 from lucid_accel.reasons import Reason
 
 __all__ = ["Routine"]
+
+T = TypeVar("T")
 
 Native = Callable[[], Sequence[Tensor]]
 
@@ -46,19 +49,22 @@ class _Family:
 
     def __init__(self) -> None:
         self._known: dict[JobSignature, _Known] = {}
-        self._last: tuple[JobSignature, _Known] | None = None
+        self._last: tuple[Any, _Known] | None = None
 
-    def of(self, signature: JobSignature) -> _Known:
+    def of(self, job: Job) -> _Known:
         # Hundreds of strides take longer to hash than to compare.
-        if self._last is not None and self._last[0] == signature:
+        if self._last is not None and job.is_like(self._last[0]):
             return self._last[1]
+        signature = job.signature
         if signature not in self._known:
             if len(self._known) == KNOWN:
                 # The oldest one: settings that changed at every step, as in a warm-up, never come back.
                 del self._known[next(old for old, known in self._known.items() if known.recording is None)]
             self._known[signature] = _Known()
-        self._last = signature, self._known[signature]
-        return self._last[1]
+        known = self._known[signature]
+        # A recording keeps what it works on; a signature that was merely seen should not.
+        self._last = None if known.recording is None else (job.matter, known)
+        return known
 
     def recorded(self) -> list[tuple[JobSignature, SingleRecording]]:
         return [(signature, known.recording) for signature, known in self._known.items() if known.recording is not None]
@@ -105,7 +111,7 @@ class Routine(Router):
         if job.refusal is not None:
             return self._natively(job.refusal, native)
         family = self._families.setdefault(job.key, _Family())
-        known = family.of(job.signature)
+        known = family.of(job)
         if known.recording is None:
             return self._learn(family, known, job, native)
         change = self._change(known, known.recording, job)
@@ -117,6 +123,10 @@ class Routine(Router):
         if self._proof and known.proof_due():
             return self._prove(known, known.recording, job, native)
         return self._replay(known, known.recording, job)
+
+    def branches(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
+        """Record work that a replay may do side by side; see :meth:`Engine.branches`."""
+        return self._engine.branches(bodies)
 
     def suspect(self) -> None:
         """Compare everything at the next call of each signature."""

@@ -7,7 +7,7 @@ in, results are overwritten by the next replay, and reading a value on the host 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -51,6 +51,10 @@ class TapeEngine(Engine):
             tape.undo()
             self.set_generator_state(generator)
         return tape, result
+
+    def branches(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
+        """Record ``bodies`` in an order that nobody may count on; see :meth:`Engine.branches`."""
+        return [body() for body in reversed(bodies)][::-1]
 
     def generator_state(self) -> Tensor:
         """Return the state of torch's CPU generator."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from lucid_accel.graphs.shelf import Shelf
 from lucid_accel.reasons import Reason
 
 __all__ = ["WholeStep"]
+
+# A loop in C: there are hundreds of parameters.
+_grad = attrgetter("grad")
 
 
 class WholeStep(Region):
@@ -105,5 +109,5 @@ class WholeStep(Region):
 
     def gradients(self, parameters: Collection[Tensor]) -> list[Tensor] | None:
         """Return the gradients of ``parameters`` that are there, ``None`` unless all of them come from a replay."""
-        now = [x.grad for x in parameters if x.grad is not None]
+        now = [gradient for gradient in map(_grad, parameters) if gradient is not None]
         return now if self.attached is not None and self.attached.holds(now) else None

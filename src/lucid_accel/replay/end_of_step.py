@@ -15,7 +15,7 @@ from lucid_accel.graphs.job import Job, bits
 from lucid_accel.graphs.routine import Routine
 from lucid_accel.reasons import Reason
 from lucid_accel.replay.clipping import is_stock
-from lucid_accel.replay.optimizer import LIVE, momenta_of, settings_of
+from lucid_accel.replay.optimizer import LIVE, in_branches, settings_of
 from lucid_core.optim.ema import AveragedNetwork
 from lucid_core.optim.musgd import MuSGD
 
@@ -42,7 +42,7 @@ def clipping(routine: Routine, plugin: Precision, gradients: Gradients) -> Repla
 
         run = _work(native, optimizer, clip_val)
         with torch.no_grad():
-            routine(run, lambda: Job(run, (), routine.device, fixed=found, written=found, settings=bits(clip_val)))
+            routine(run, lambda: Job(run, (), routine.device, still=found, written=found, settings=bits(clip_val)))
 
     return clip
 
@@ -70,15 +70,19 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
         params = [x for group in groups for x in group]
         found = gradients(params)
 
-        run = _work(native)
+        def run(_: Any = ()) -> list[Tensor]:
+            with in_branches(routine, optimizer):
+                native()
+            return []
 
         def describe() -> Job:
-            momenta = momenta_of(optimizer, params)
+            momenta = optimizer.momenta(params)
             return Job(
                 run,
                 (),
                 routine.device,
-                fixed=[*params, *found, *momenta] if found else [],
+                fixed=[*params, *momenta] if found else (),
+                still=found or (),
                 written=[*params, *momenta],
                 settings=tuple(
                     (len(members), settings_of(group, LIVE))
@@ -88,7 +92,7 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
                 dtype=torch.float32,
             )
 
-        routine(run, describe)
+        routine(_work(native), describe)
 
     return update
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from inspect import unwrap
-from operator import itemgetter
 from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lucid_accel.acceleration import Undo
-from lucid_accel.adapters import marked, take
+from lucid_accel.adapters import is_free, marked, replace, take
 from lucid_accel.graphs.job import bits
 from lucid_accel.graphs.routine import Native, Routine
 from lucid_accel.replay.base import Replay
 from lucid_accel.site import Answer, Site, no, recordable, yes
 from lucid_core.optim.musgd import MuSGD
 
-__all__ = ["LIVE", "OptimizerReplay", "momenta_of", "settings_of"]
+__all__ = ["LIVE", "OptimizerReplay", "Orthogonalize", "in_branches", "same_state", "settings_of", "side_by_side"]
+
+#: Stacks of matrices and the number of iterations, to the stacks turned.
+Orthogonalize = Callable[[Sequence[Tensor], int], list[Tensor]]
 
 #: Settings of a group of MuSGD that reach the device as tensors, or never.
 LIVE = frozenset(("params", "param_names", "lr", "weight_decay"))
@@ -86,15 +90,57 @@ class OptimizerReplay(Replay):
         return self.drive(routine, optimizer, take(site.module, self.claims[0], self.owner, optimizer, routed))
 
 
+@contextmanager
+def same_state(optimizer: Optimizer, params: Sequence[Tensor]) -> Iterator[None]:
+    """Refuse to record what exchanges a part of the state: Python does that once, and a replay never.
+
+    Raises:
+        ValueError: Within, the state of a parameter got other objects. It has its own again.
+    """
+    before = [dict(optimizer.state[param]) for param in params]
+    try:
+        yield
+        if any(not _same(optimizer.state[param], own) for param, own in zip(params, before, strict=True)):
+            raise ValueError("it exchanges what the optimizer's state holds, instead of writing to it in place")
+    finally:
+        for param, own in zip(params, before, strict=True):
+            optimizer.state[param].clear()
+            optimizer.state[param].update(own)
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(one[name] is other[name] for name in other)
+
+
+@contextmanager
+def in_branches(routine: Routine, optimizer: MuSGD) -> Iterator[None]:
+    """Let what is recorded within orthogonalise each stack of matrices on a branch of its own."""
+    if not is_free(optimizer, "orthogonalize"):
+        yield
+        return
+
+    def orthogonalize(native: Orthogonalize, stacks: Sequence[Tensor], steps: int) -> list[Tensor]:
+        return side_by_side(routine, optimizer, native, stacks, steps)
+
+    undo = replace(optimizer, "orthogonalize", orthogonalize)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def side_by_side(
+    routine: Routine, optimizer: MuSGD, native: Orthogonalize, stacks: Sequence[Tensor], steps: int
+) -> list[Tensor]:
+    """Record the orthogonalisation of ``stacks`` such that a replay does them side by side: one leaves the GPU idle.
+
+    An orthogonalisation that is not MuSGD's is left as it is, for it may need one stack for another.
+    """
+    if type(optimizer).orthogonalize is not MuSGD.orthogonalize:
+        return native(stacks, steps)
+    return [x for (x,) in routine.branches([partial(native, [stack], steps) for stack in stacks])]
+
+
 def settings_of(values: Mapping[str, Any], without: Collection[str]) -> Hashable:
     """Return public settings by name, such that equal ones have equal bits."""
     return tuple((name, *bits(x)) for name, x in values.items() if name not in without and not name.startswith("_"))
-
-
-def momenta_of(optimizer: MuSGD, params: Iterable[Tensor]) -> list[Tensor]:
-    """Return the momentum of each parameter."""
-    # Loops in C: there are hundreds of parameters.
-    return list(map(_momentum, map(optimizer.state.__getitem__, params)))
-
-
-_momentum = itemgetter("momentum")

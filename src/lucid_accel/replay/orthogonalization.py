@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
 
 from lucid_accel.graphs.job import Job, bits
 from lucid_accel.graphs.routine import Routine
-from lucid_accel.replay.optimizer import OptimizerReplay
+from lucid_accel.replay.optimizer import OptimizerReplay, Orthogonalize, side_by_side
+from lucid_core.optim.musgd import MuSGD
 
 __all__ = ["OrthogonalizationReplay"]
 
@@ -48,12 +49,18 @@ class OrthogonalizationReplay(OptimizerReplay):
     claims = ("update.prepare.orthogonalize",)
 
     def call(  # type: ignore[override]
-        self, routine: Routine, native: Callable[..., list[Tensor]], stacks: Sequence[Tensor], steps: int
+        self, routine: Routine, native: Orthogonalize, stacks: Sequence[Tensor], steps: int
     ) -> Sequence[Tensor]:
         """Replay for these stacks."""
+        optimizer = self._taken
+        assert isinstance(optimizer, MuSGD)
 
         def describe() -> Job:
-            settings = bits(steps), self.attributes()
-            return Job(lambda own: native(own, steps), stacks, routine.device, settings=settings)
+            return Job(
+                lambda own: side_by_side(routine, optimizer, native, own, steps),
+                stacks,
+                routine.device,
+                settings=(bits(steps), self.attributes()),
+            )
 
         return routine(partial(native, stacks, steps), describe)

@@ -13,7 +13,7 @@ from torch import Tensor
 from lucid_accel.adapters import is_free
 from lucid_accel.graphs.job import Job
 from lucid_accel.graphs.routine import Routine
-from lucid_accel.replay.optimizer import LIVE, OptimizerReplay, momenta_of, settings_of
+from lucid_accel.replay.optimizer import LIVE, OptimizerReplay, in_branches, same_state, settings_of
 from lucid_accel.site import Answer, Site, no
 from lucid_core.optim.musgd import MuSGD
 
@@ -32,8 +32,8 @@ class UpdateReplay(OptimizerReplay):
     Wraps: the seam ``update.prepare``.
 
     Must hold: one NVIDIA GPU, automatic optimization, 32-true, bf16-mixed or 16-mixed; the optimizer MuSGD, or a class
-    made of it that leaves ``update`` and ``apply`` alone and has no state but momentum; parameters, gradients and
-    momentum in float32.
+    made of it that leaves ``update`` and ``apply`` alone and has no state but momentum, which it writes to in place;
+    parameters, gradients and momentum in float32.
 
     Frozen: momentum, ``w_muon``, ``w_sgd``, ``ns_steps`` and whatever else a group, or the optimizer in a public
     attribute, holds, watched at every step, to the bit. What a class made of MuSGD reads from elsewhere, private
@@ -92,13 +92,14 @@ class UpdateReplay(OptimizerReplay):
             try:
                 for param, gradient in zip(params, gradients, strict=True):
                     param.grad = gradient
-                return native(params, group, weight_decay)
+                with same_state(optimizer, params), in_branches(routine, optimizer):
+                    return native(params, group, weight_decay)
             finally:
                 for param, own in zip(params, held, strict=True):
                     param.grad = own
 
         def describe() -> Job:
-            momenta = momenta_of(optimizer, params)
+            momenta = optimizer.momenta(params)
             return Job(
                 run,
                 [gradient for gradient in map(_grad, params) if gradient is not None],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, contains, is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -98,9 +99,10 @@ class MuSGD(Optimizer):
                 self.version += 1
             self._scalars[index].lr.fill_(group["lr"])
             self._scalars[index].weight_decay.fill_(group["weight_decay"])
-            for param in params:
-                if "momentum" not in self.state[param]:
-                    self.state[param]["momentum"] = torch.zeros_like(param)
+            if not self._is_state_of(params):
+                for param in params:
+                    if "momentum" not in self.state[param]:
+                        self.state[param]["momentum"] = torch.zeros_like(param)
 
     @torch.no_grad()
     @seam("update")
@@ -120,11 +122,11 @@ class MuSGD(Optimizer):
             group: Its ``momentum``, ``w_muon``, ``w_sgd`` and ``ns_steps`` are read.
             weight_decay: 0-d float32 tensor.
         """
-        updates = list(params)
+        updates, momenta = list(params), self.momenta(params)
         matrices = []
         for members in _alike(params):
             grads = [g for g in (params[i].grad for i in members) if g is not None]
-            buffers = [self.state[params[i]]["momentum"] for i in members]
+            buffers = [momenta[i] for i in members]
             torch._foreach_mul_(buffers, group["momentum"])
             torch._foreach_add_(buffers, grads)
             for i, direction in zip(members, torch._foreach_add(grads, buffers, alpha=group["momentum"]), strict=True):
@@ -146,6 +148,12 @@ class MuSGD(Optimizer):
     def orthogonalize(self, stacks: Sequence[Tensor], steps: int) -> list[Tensor]:
         """Orthogonalise stacks ``(n, rows, columns)`` of float32 matrices, rows <= columns."""
         return [newton_schulz(stack, steps) for stack in stacks]
+
+    def momenta(self, params: Sequence[Tensor]) -> list[Tensor]:
+        """Return the momentum of each of ``params``, which have one."""
+        if self._is_state_of(params):
+            return list(map(itemgetter("momentum"), self.state.values()))
+        return [self.state[param]["momentum"] for param in params]
 
     def apply(self, params: Sequence[Tensor], updates: Sequence[Tensor], lr: Tensor) -> None:
         """Move ``params`` by their updates, which are consumed, times ``lr``, a 0-d float32 tensor."""
@@ -190,6 +198,14 @@ class MuSGD(Optimizer):
         for param, state in self.state.items():
             state["momentum"] = torch.empty_like(param).copy_(state["momentum"])
         self.version += 1
+
+    def _is_state_of(self, params: Sequence[Tensor]) -> bool:
+        """Whether ``params`` are, in this order, all that there is a state of, and each has a momentum.
+
+        Asked instead of looking each one up, where all are in one group: the hash of a tensor runs Python.
+        """
+        same = len(self.state) == len(params) and all(map(is_, self.state, params))
+        return same and all(map(contains, self.state.values(), repeat("momentum")))
 
     def _orthogonal(self, directions: Sequence[Sequence[Tensor]], steps: int, w_muon: float) -> list[list[Tensor]]:
         """Return the directions orthogonalised, each times ``w_muon * 0.2*sqrt(max(rows, columns))``.

@@ -175,10 +175,26 @@ OTHERS: dict[str, tuple[Callable[[], Job], str]] = {
 def test_a_job_of_another_signature_says_why(name: str) -> None:
     make, reason = OTHERS[name]
     known = job(torch.ones(2, 3), torch.ones(4), fixed=[FIXED])
-    assert known.signature == job(torch.rand(2, 3), torch.rand(4), fixed=[FIXED]).signature
+    alike = job(torch.rand(2, 3), torch.rand(4), fixed=[FIXED])
+    assert known.signature == alike.signature
+    assert known.is_like(alike.matter)
     other = make()
     assert known.signature != other.signature
+    assert not known.is_like(other.matter)
     assert known.signature.difference(other.signature) == reason
+
+
+@pytest.mark.parametrize("place", ["fixed", "still"])
+def test_what_is_still_is_known_by_identity_alone(place: str) -> None:
+    x, y = torch.ones(4), torch.ones(4)
+    known = job(fixed=[x], still=[y])
+    assert known.addresses == [x.data_ptr()]
+    assert [*map(id, known.fixed)] == [id(x), id(y)]
+    other = job(**{"fixed": [x], "still": [y], place: [torch.ones(4)]})
+    assert known.signature != other.signature
+    assert not known.is_like(other.matter)
+    assert job(fixed=[x], still=[y], written=[y]).objection() is None
+    assert job(fixed=[y], still=[y], written=[y]).objection() is Reason.ALIAS
 
 
 def test_numerical_settings_of_torch_are_part_of_the_signature() -> None:
