@@ -25,8 +25,8 @@ MAKES := pyproject.toml setup.py src/lucid_accel/pyproject.toml
 .DELETE_ON_ERROR:
 
 # A step with masks or key points takes longer on a CPU: with fewer epochs it is minutes, too.
-EPOCHS_segment := 8
-EPOCHS_keypoints := 10
+EPOCHS_segment := 7
+EPOCHS_keypoints := 9
 
 demo: $(VENV)/ready
 	$(BIN)/lucid fit --config demo $(if $(TASK),--config task-$(TASK)) \
