@@ -87,11 +87,15 @@ def test_branches_run_at_once() -> None:
     def seconds(body: Callable[[], object]) -> float:
         graph, _ = engine.capture(body)
         graph.replay()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        graph.replay()
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
+        # The best of several: another process may use the device in between.
+        taken = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            graph.replay()
+            torch.cuda.synchronize()
+            taken.append(time.perf_counter() - start)
+        return min(taken)
 
     bodies = [sleep] * BRANCHES
     apart = seconds(lambda: engine.branches(bodies))
