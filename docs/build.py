@@ -15,6 +15,7 @@ import docstring_parser
 
 from lucid_accel.bench.plot import draw_steps
 from lucid_accel.plugin import lucid_components
+from lucid_accel.replay.network import NetworkReplay
 from lucid_core import seams
 from lucid_core.data.augment import Recipe
 from lucid_core.data.module import DataModule
@@ -51,6 +52,10 @@ def step() -> str:
 | seam | binding |
 |---|---|
 {rows}
+
+Two exceptions: `step` is two calls of Lightning's, which are taken together; and what is under `data.` is work of the
+host, in worker processes. For a module that is not the detector, an
+[adapter](writing-an-acceleration.md#a-module-that-knows-nothing-of-lucid) says which submodule a seam is.
 
 Taking a seam: `lucid_core.seams.claim(scope, path, owner, target, replacement)`; `Claim.release()` gives it back.
 """
@@ -217,9 +222,19 @@ else a need is not met, one warning says why, and training goes on natively with
 CONFIG` asks before you train; [`lucid-accel bench CONFIG`](bench.md) measures whether it pays. A report at the end of
 the fit, on screen and as `accelerations.json` in the run's folder, says what was replayed, what was not, and why.
 
+Options follow the callback they are of: `--trainer.callbacks+=StepReplay --trainer.callbacks.keep=always`. All replays
+have `proof`, `on_failure`, `strict` and `keep`, and NetworkReplay has `module`:
+
+{_options_of_replays()}
+
+On the cards, *elsewhere* is what the same work is called in other software; lucid has no such flag. *Must hold* is
+asked when training starts; what may change later is under *ends*.
+
 {cards}
 
 ## Measured
+
+Native times differ between tables, since hosts do: compare within a table. Each is of the commit that it names.
 
 {_measured_steps()}
 
@@ -227,6 +242,17 @@ the fit, on screen and as `accelerations.json` in the run's folder, says what wa
 
 {_measured_fits()}
 """
+
+
+def _options_of_replays() -> str:
+    told = {
+        entry.arg_name: entry.description or "" for entry in docstring_parser.parse(NetworkReplay.__doc__ or "").params
+    }
+    rows = [
+        f"| `{name}` | `{_shown(parameter.default)}` | {' '.join(told[name].split()).replace('``', '`')} |"
+        for name, parameter in inspect.signature(NetworkReplay).parameters.items()
+    ]
+    return "\n".join(["| option | default | what it is |", "|---|---|---|", *rows])
 
 
 def _card(kind: Any) -> str:
@@ -385,7 +411,9 @@ def _measured_fits() -> str:
         parts += [
             f"Whole `lucid fit` commands, {_where(record)}: {settings['pairs']} rounds of all arms in turn, each fit "
             f"in a fresh process, 118 pictures of COCO, {settings['epochs']} epochs; start-up, loading, validation and "
-            "checkpoints included. Checkpoints and logged values of all fits are equal in bits."
+            "checkpoints included. Checkpoints and logged values of all fits are equal in bits. Saved is the median of "
+            "native less accelerated within a round, which need not be what the medians differ by; an interval with 0 "
+            "in it shows no saving."
             + (f" {at_once} such comparisons ran at once on the machine." if at_once > 1 else ""),
             "",
             "| batch | | native (range) | accelerated (range) | saved (95 % interval of the mean) | saved |",
@@ -398,8 +426,10 @@ def _measured_fits() -> str:
 
 def _where(record: dict[str, Any]) -> str:
     versions = record["versions"]
+    # A machine with two cards tells its driver twice.
+    driver = record["driver"].split()[0]
     return (
-        f"{record['card']}, driver {record['driver']}, torch {versions['torch']}, commit `{record['commit'][:7]}`, "
+        f"{record['card']}, driver {driver}, torch {versions['torch']}, commit `{record['commit'][:7]}`, "
         f"[record](../benchmarks/records/{record['file']})"
     )
 
