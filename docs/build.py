@@ -414,8 +414,7 @@ def _measured_fits() -> str:
             f"in a fresh process, 118 pictures of COCO, {settings['epochs']} epochs; start-up, loading, validation and "
             "checkpoints included. Checkpoints and logged values of all fits are equal in bits. Saved is the median of "
             "native less accelerated within a round, which need not be what the medians differ by; an interval with 0 "
-            "in it shows no saving."
-            + (f" {at_once} such comparisons ran at once on the machine." if at_once > 1 else ""),
+            f"in it shows no saving.{beside}",
             "",
             "| batch | | native (range) | accelerated (range) | saved (95 % interval of the mean) | saved |",
             "|---|---|---|---|---|---|",
