@@ -203,6 +203,15 @@ def test_a_recording_that_would_exchange_the_state_is_refused_and_leaves_it() ->
     assert optimizer.state[param]["momentum"] is momentum
 
 
+def test_what_was_merely_seen_is_not_kept() -> None:
+    pair = Pair(((4, 4),))
+    pair.step()
+    (state,) = pair.behind.state.values()
+    old, state["momentum"] = ref(state["momentum"]), state["momentum"].clone()
+    gc.collect()
+    assert old() is None
+
+
 def test_what_is_exchanged_at_every_step_is_not_kept() -> None:
     def exchange(optimizer: MuSGD) -> None:
         for state in optimizer.state.values():

@@ -320,3 +320,25 @@ def test_every_trainable_parameter_is_in_one_group(name: str) -> None:
     for group in optimizer.param_groups:
         if name != "musgd":
             assert len({p.ndim >= 2 for p in group["params"]}) == 1
+
+
+def test_momentum_is_that_of_its_parameter_whatever_came_first() -> None:
+    first, second = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+    optimizer = MuSGD([first, second], lr=0.1)
+    for moving in ([second], [first, second]):
+        for param in moving:
+            param.grad = torch.full_like(param, float(param is first))
+        optimizer.step()
+    assert [*map(id, optimizer.state)] == [id(second), id(first)]
+    for param, momentum in zip((first, second), optimizer.momenta([first, second]), strict=True):
+        assert momentum is optimizer.state[param]["momentum"]
+        assert torch.equal(momentum, torch.full_like(param, float(param is first)))
+
+
+def test_a_state_that_somebody_only_looked_at_gets_its_momentum() -> None:
+    param = nn.Parameter(torch.ones(2, 2))
+    optimizer = MuSGD([param], lr=0.1)
+    assert optimizer.state[param] == {}
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert torch.equal(optimizer.state[param]["momentum"], param.grad)
