@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lucid_accel import OrthogonalizationReplay, UpdateReplay
+from lucid_accel.graphs.job import Job
 from lucid_accel.graphs.shelf import RECORDED
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.replay.optimizer import same_state
@@ -140,7 +141,8 @@ def test_results_are_lent_to_the_update_and_owned_elsewhere() -> None:
         results = []
         recording = next(family.recorded()[0][1] for family in pair.routine._families.values())
         for _ in range(2):
-            results.append(recording([torch.randn_like(x) for x in recording._inputs.slots])[0])
+            inputs = [torch.randn_like(x) for x in recording._inputs.slots]
+            results.append(recording(Job(lambda x: x, inputs, inputs[0].device))[0])
         assert (results[0].data_ptr() == results[1].data_ptr()) is lent
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter, is_
+from itertools import compress, repeat
+from operator import attrgetter, is_, is_not
 
 import torch
 from torch import Tensor
@@ -75,24 +76,27 @@ class Attached:
 
     def take(self, reached: Sequence[bool]) -> None:
         """Accumulate what a backward has :attr:`written`, for the parameters that it reached."""
-        places = [index for index, there in enumerate(reached) if there]
-        slots = [self._slots[index] for index in places]
-        now = [self.parameters[index].grad for index in places]
+        params, slots = (list(compress(x, reached)) for x in (self.parameters, self._slots))
+        now = list(map(_grad, params))
         moved = list(map(_data_ptr, self._slots)) != self._addresses
         if all(map(is_, now, slots)) and not moved:
             if all(reached):
                 self._room.add_(self.written)
-            elif places:
-                torch._foreach_add_(slots, [self.written.slots[index] for index in places])
-        elif any(gradient is not None for gradient in now):
-            kept = self.written.slots
-            self.add([kept[index] if there else None for index, there in enumerate(reached)])
+            elif slots:
+                torch._foreach_add_(slots, list(compress(self.written.slots, reached)))
+        elif any(map(is_not, now, repeat(None))):
+            self.add([x if there else None for x, there in zip(self.written.slots, reached, strict=True)])
         else:
-            self._put(places, moved)
+            if moved:
+                # Somebody exchanged what a gradient holds, and not the gradient.
+                for slot, room in compress(zip(self._slots, self._room.within(), strict=True), reached):
+                    slot.data = room
+            for param, slot in zip(params, slots, strict=True):
+                param.grad = slot
             if all(reached):
                 self._room.copy_(self.written)
-            elif places:
-                torch._foreach_copy_(slots, [self.written.slots[index] for index in places])
+            elif slots:
+                torch._foreach_copy_(slots, list(compress(self.written.slots, reached)))
 
     def add(self, gradients: Gradients) -> None:
         """Accumulate ``gradients``, one for each parameter, as autograd does."""
@@ -110,15 +114,6 @@ class Attached:
         for param, slot in zip(self.parameters, self._slots, strict=True):
             if param.grad is slot:
                 param.grad = slot.clone()
-
-    def _put(self, places: Sequence[int], moved: bool) -> None:
-        """Let these parameters have their place here for a gradient."""
-        # Somebody exchanged what a gradient holds, and not the gradient.
-        rooms = self._room.within() if moved else []
-        for index in places:
-            if moved:
-                self._slots[index].data = rooms[index]
-            self.parameters[index].grad = self._slots[index]
 
 
 def _like(x: Tensor, gradient: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ __all__ = ["CudaGraphEngine"]
 T = TypeVar("T")
 
 #: Branches that run side by side. Each has a workspace of its own for matrix products, of up to 32 MiB.
-BRANCHES = 4
+BRANCHES = 3
 
 
 class CudaGraphEngine(Engine):
@@ -92,9 +92,17 @@ class CudaGraphEngine(Engine):
     def _mend(self) -> None:
         """Leave the state that a capture leaves that did end well.
 
-        One that was invalidated keeps its random generator in capture. Raises where the device is beyond repair.
+        One that was invalidated keeps its pool open, with a use of it counted, and its random generator in capture.
+        Raises where the device is beyond repair.
         """
         torch.cuda.synchronize(self.device)
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        # The first one raises where the capture did end, in its body's error alone: then nothing is left to release.
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(index, self._pool)
+            torch._C._cuda_releasePool(index, self._pool)
+        # A pool that nothing uses cannot be used again as long as somebody, such as a traceback, keeps memory of it.
+        self._pool = torch.cuda.graph_pool_handle()
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
             torch.zeros((), device=self.device)
 

@@ -55,8 +55,8 @@ class Job:
         run: The work, given tensors in the place of ``inputs``. It may read and write ``fixed``.
         inputs: Tensors that come anew with each call, and are copied into a recording. The work does not write them.
         fixed: Tensors that the work reads, or writes, where they lie.
-        still: More of these, which the caller has shown to lie where they lay at every call before.
-        written: Those of ``fixed`` and ``still`` that it writes.
+        certified: More of these, which the caller has shown to lie where they lay at every call before.
+        written: Those of ``fixed`` and ``certified`` that it writes.
         settings: Python values that the work reads, such that equal ones have equal bits; see :func:`bits`.
         key: Which of several jobs of a step it is, such as a group's. Each is learnt for itself.
         version: Changes when what ``fixed`` is was replaced on purpose.
@@ -79,7 +79,7 @@ class Job:
         inputs: Sequence[Tensor],
         device: torch.device,
         fixed: Sequence[Tensor] = (),
-        still: Sequence[Tensor] = (),
+        certified: Sequence[Tensor] = (),
         written: Sequence[Tensor] = (),
         settings: Hashable = (),
         key: Hashable = None,
@@ -87,7 +87,7 @@ class Job:
         dtype: torch.dtype | None = None,
     ) -> None:
         self.run = run
-        self.inputs, self.fixed, self.written = inputs, [*fixed, *still], written
+        self.inputs, self.fixed, self.written = inputs, [*fixed, *certified], written
         self._movable = fixed
         self.key, self.version = key, version
         self.addresses: list[int] = []
@@ -104,13 +104,13 @@ class Job:
         return JobSignature(tuple(map(id, self.fixed)), *self._rest)
 
     @property
-    def matter(self) -> tuple[Sequence[Tensor], tuple[Any, ...]]:
+    def likeness(self) -> tuple[Sequence[Tensor], tuple[Any, ...]]:
         """What :meth:`is_like` compares: it keeps ``fixed`` alive, and nothing else of the job."""
         return self.fixed, self._rest
 
-    def is_like(self, matter: tuple[Sequence[Tensor], tuple[Any, ...]]) -> bool:
-        """Whether the signature is that of another job, by its :attr:`matter`: sooner told than noted and hashed."""
-        fixed, rest = matter
+    def is_like(self, likeness: tuple[Sequence[Tensor], tuple[Any, ...]]) -> bool:
+        """Whether the signature is that of another job, by its :attr:`likeness`: sooner told than noted and hashed."""
+        fixed, rest = likeness
         return len(fixed) == len(self.fixed) and all(map(is_, fixed, self.fixed)) and rest == self._rest
 
     @cached_property
@@ -125,7 +125,7 @@ class Job:
         plain = plain and {x.device.type for x in everything} == {self._device.type}
         if not plain or (self._dtype is not None and any(x.dtype != self._dtype for x in everything)):
             return Reason.DTYPE
-        if any(Layout.of(x).extent != x.numel() or Layout.of(x).overlaps() for x in everything):
+        if not all(map(_is_dense, everything)):
             return Reason.STRIDE
         written = set(map(id, self.written))
         end, end_of_written = 0, 0
@@ -155,6 +155,14 @@ class Job:
         if (self.pointers % ALIGNMENT).any():
             return Reason.STRIDE
         return Reason.PRECISION if torch.is_autocast_enabled(self._device.type) else None
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether ``x`` fills its memory from its first to its last element, and each one has a place of its own."""
+    if x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)):
+        return True
+    layout = Layout.of(x)
+    return layout.extent == x.numel() and not layout.overlaps()
 
 
 def bits(value: Any) -> tuple[type, Hashable]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lucid_accel.graphs.layout import Layout
+from lucid_accel.graphs.piece import Piece
 
 __all__ = ["Packed"]
 
@@ -20,24 +23,28 @@ class Packed:
 
     Args:
         tensors: What to make room for. Their values are not read.
+        mirrored: Where these lie in one piece of memory, let the room lie as they do: filling it from such a piece is
+            one copy, however many they are.
 
     Raises:
         ValueError: A tensor overlaps itself, so that a copy would have other strides.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], mirrored: bool = False) -> None:
+        self._piece = Piece.of(tensors) if mirrored else None
         self._plan: list[tuple[Layout, int]] = []
         self._cuts: list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]] = []
         sizes: dict[torch.dtype, int] = {}
-        for tensor in tensors:
+        for index, tensor in enumerate(tensors):
             layout = Layout.of(tensor)
             if layout.overlaps():
                 raise ValueError(f"a result of shape {layout.shape} overlaps itself, with strides {layout.stride}")
-            start = sizes.get(tensor.dtype, 0)
+            end = sizes.get(tensor.dtype, 0)
+            start = end if self._piece is None else self._piece.start(index)
             self._plan.append((layout, start))
             self._cuts.append((layout.dtype, layout.kept, layout.stride, start))
             step = _ALIGNMENT // tensor.element_size()
-            sizes[tensor.dtype] = start + -(-layout.extent // step) * step
+            sizes[tensor.dtype] = max(end, start + -(-layout.extent // step) * step)
         device = tensors[0].device if tensors else None
         self._room = {dtype: torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()}
         self._slots = self._views(self._room)
@@ -54,9 +61,20 @@ class Packed:
         """The room itself, tensor by tensor, where nothing repeats itself."""
         return self._slots
 
-    def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Copy ``tensors`` in: device work, to be recorded."""
-        self._copy(self._slots, self._reduced(tensors))
+    def fill(self, tensors: Sequence[Tensor], addresses: NDArray[np.int64] | None = None) -> None:
+        """Copy ``tensors`` in: device work, to be recorded.
+
+        Args:
+            tensors: Of the layouts that there is room for.
+            addresses: Where they lie, for a mirrored room, which then finds out whether that is in one piece.
+        """
+        whole = None
+        if self._piece is not None and addresses is not None:
+            whole = self._piece.find(tensors[0], addresses)
+        if whole is not None:
+            self._room[whole.dtype][: len(whole)].copy_(whole)
+        else:
+            self._copy(self._slots, self._reduced(tensors))
 
     def restore(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the room holds back into ``tensors``."""

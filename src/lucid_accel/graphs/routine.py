@@ -63,7 +63,7 @@ class _Family:
             self._known[signature] = _Known()
         known = self._known[signature]
         # A recording keeps what it works on; a signature that was merely seen should not.
-        self._last = None if known.recording is None else (job.matter, known)
+        self._last = None if known.recording is None else (job.likeness, known)
         return known
 
     def recorded(self) -> list[tuple[JobSignature, SingleRecording]]:
@@ -205,7 +205,7 @@ class Routine(Router):
         return native()
 
     def _replay(self, known: _Known, recording: SingleRecording, job: Job) -> Sequence[Tensor]:
-        outputs = recording(job.inputs)
+        outputs = recording(job)
         known.replays += 1
         self._pause.end()
         self._listener.replayed()

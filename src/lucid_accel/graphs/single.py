@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from torch import Tensor
 
@@ -40,7 +38,7 @@ class SingleRecording:
         self._sizes = np.array([x.numel() * x.element_size() for x in job.inputs])
         spans = np.array([(0, 0), *sorted(span(x) for x in job.written if x.numel()), (_TOP, _TOP)])
         self._starts, self._stops = spans[1:, 0], spans[:, 1]
-        self._inputs = Packed(job.inputs)
+        self._inputs = Packed(job.inputs, mirrored=True)
         # What is empty lies nowhere, at 0.
         self._outputs, self._lent = Packed([]), list[Tensor]()
         own = {x.untyped_storage().data_ptr() for x in (*self._inputs.slots, *self._fixed)} - {0}
@@ -57,15 +55,15 @@ class SingleRecording:
 
         self._graph: Graph | None = engine.capture(body)[0]
 
-    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Copy in, launch, and return results that are the caller's own.
+    def __call__(self, job: Job) -> list[Tensor]:
+        """Copy the inputs of ``job`` in, launch, and return results that are the caller's own.
 
         Raises:
             RuntimeError: It was dropped.
         """
         if self._graph is None:
             raise RuntimeError("this recording was dropped")
-        self._inputs.fill(inputs)
+        self._inputs.fill(job.inputs, job.pointers)
         self._graph.replay()
         return list(self._lent) if self._lend else self._outputs.owned()
 

@@ -27,13 +27,13 @@ class Trial:
 
     def __init__(self, engine: Engine, job: Job) -> None:
         self._engine = engine
-        self._live = job.inputs
+        self._job = job
         self._inputs = [Layout.of(x).copy(x.detach()) for x in job.inputs]
         self._written = list(job.written)
         self._before = self._state()
 
     def verdict(
-        self, outputs: Sequence[Tensor], replay: Callable[[Sequence[Tensor]], Sequence[Tensor]], native: _Native
+        self, outputs: Sequence[Tensor], replay: Callable[[Job], Sequence[Tensor]], native: _Native
     ) -> tuple[Verdict, str]:
         """Replay and compare with ``outputs``, those of the native call; the native state stays.
 
@@ -42,11 +42,11 @@ class Trial:
         """
         after = self._state()
         try:
-            for index, (x, y) in enumerate(zip(self._live, self._inputs, strict=True)):
+            for index, (x, y) in enumerate(zip(self._job.inputs, self._inputs, strict=True)):
                 if not same_bits(x, y):
                     return Verdict.UNLIKE, f"input {index}, which it writes to,"
             self._restore(self._before)
-            different = self._difference(outputs, after, replay(self._inputs))
+            different = self._difference(outputs, after, replay(self._job))
             if different is None:
                 return Verdict.EQUAL, ""
             self._restore(self._before)

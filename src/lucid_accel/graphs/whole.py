@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import nullcontext
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -109,5 +110,7 @@ class WholeStep(Region):
 
     def gradients(self, parameters: Collection[Tensor]) -> list[Tensor] | None:
         """Return the gradients of ``parameters`` that are there, ``None`` unless all of them come from a replay."""
-        now = [gradient for gradient in map(_grad, parameters) if gradient is not None]
+        now = list(map(_grad, parameters))
+        if any(map(is_, now, repeat(None))):
+            now = [gradient for gradient in now if gradient is not None]
         return now if self.attached is not None and self.attached.holds(now) else None

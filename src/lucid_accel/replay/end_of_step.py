@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from lucid_accel.reasons import Reason
 from lucid_accel.replay.clipping import is_stock
 from lucid_accel.replay.optimizer import LIVE, in_branches, settings_of
 from lucid_core.optim.ema import AveragedNetwork
-from lucid_core.optim.musgd import MuSGD
+from lucid_core.optim.musgd import MuSGD, with_gradient
 
 __all__ = ["averaging", "clipping", "unlike_musgd", "updating"]
 
@@ -42,7 +43,7 @@ def clipping(routine: Routine, plugin: Precision, gradients: Gradients) -> Repla
 
         run = _work(native, optimizer, clip_val)
         with torch.no_grad():
-            routine(run, lambda: Job(run, (), routine.device, still=found, written=found, settings=bits(clip_val)))
+            routine(run, lambda: Job(run, (), routine.device, certified=found, written=found, settings=bits(clip_val)))
 
     return clip
 
@@ -66,8 +67,8 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
             routine.retire(Reason.STRUCTURE, f"nobody may change {why}")
             native()
             return
-        groups = [[x for x in group["params"] if x.grad is not None] for group in optimizer.param_groups]
-        params = [x for group in groups for x in group]
+        groups = [with_gradient(group["params"]) for group in optimizer.param_groups]
+        params = list(chain.from_iterable(groups))
         found = gradients(params)
 
         def run(_: Any = ()) -> list[Tensor]:
@@ -82,7 +83,7 @@ def updating(routine: Routine, optimizer: MuSGD, gradients: Gradients) -> Replac
                 (),
                 routine.device,
                 fixed=[*params, *momenta] if found else (),
-                still=found or (),
+                certified=found or (),
                 written=[*params, *momenta],
                 settings=tuple(
                     (len(members), settings_of(group, LIVE))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
-from operator import attrgetter, contains, is_, itemgetter
+from itertools import compress, repeat
+from operator import attrgetter, contains, is_, is_not, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from lucid_core.optim.newton_schulz import newton_schulz
 from lucid_core.optim.stacks import pack, plan_stacks, unpack
 from lucid_core.seams import seam
 
-__all__ = ["MuSGD"]
+__all__ = ["MuSGD", "with_gradient"]
 
 
 class Scalars(NamedTuple):
@@ -90,7 +90,7 @@ class MuSGD(Optimizer):
     def write_scalars(self) -> None:
         """Copy the rate and the decay of every group to the device, and make momentum that is missing. Host work."""
         for index, group in enumerate(self.param_groups):
-            params = [p for p in group["params"] if p.grad is not None]
+            params = with_gradient(group["params"])
             device = params[0].device if params else torch.device("cpu")
             if index == len(self._scalars):
                 self._scalars.append(Scalars(*(torch.zeros((), device=device) for _ in Scalars._fields)))
@@ -109,7 +109,7 @@ class MuSGD(Optimizer):
     def update(self) -> None:
         """Move every parameter that has a gradient. Device work only."""
         for group, scalars in zip(self.param_groups, self._scalars, strict=True):
-            params = [p for p in group["params"] if p.grad is not None]
+            params = with_gradient(group["params"])
             # At once: what was prepared may be memory that the next group's preparation uses.
             self.apply(params, self.prepare(params, group, scalars.weight_decay), scalars.lr)
 
@@ -150,7 +150,11 @@ class MuSGD(Optimizer):
         return [newton_schulz(stack, steps) for stack in stacks]
 
     def momenta(self, params: Sequence[Tensor]) -> list[Tensor]:
-        """Return the momentum of each of ``params``, which have one."""
+        """Return the momentum of each of ``params``, in its shape, dtype and memory format.
+
+        Raises:
+            KeyError: One has none: it was never updated.
+        """
         if self._is_state_of(params):
             return list(map(itemgetter("momentum"), self.state.values()))
         return [self.state[param]["momentum"] for param in params]
@@ -232,9 +236,15 @@ class MuSGD(Optimizer):
         ]
 
 
-# Loops in C: there are hundreds of parameters, and every one is asked three times a step.
+# Loops in C: there are hundreds of parameters, and every one is asked several times a step.
 _device = attrgetter("device")
 _dtype = attrgetter("dtype")
+_grad = attrgetter("grad")
+
+
+def with_gradient(params: Sequence[Tensor]) -> list[Tensor]:
+    """Return those of ``params`` that have a gradient."""
+    return list(compress(params, map(is_not, map(_grad, params), repeat(None))))
 
 
 def _alike(tensors: Sequence[Tensor]) -> Iterable[list[int]]:

@@ -71,10 +71,10 @@ def test_a_body_that_fails_leaves_a_device_that_records(
     with pytest.raises(CaptureError, match=told):
         engine.capture(lambda: engine.branches([partial(fails, index) for index in range(BRANCHES)]))
     assert not engine.is_capturing()
-    again = kind(device)
-    graph, (one, two) = again.capture(lambda: again.branches([lambda: x + 1, lambda: x + 2]))
-    graph.replay()
-    assert (one.tolist(), two.tolist()) == ([2.0] * 3, [3.0] * 3)
+    for again in (engine, kind(device)):
+        graph, (one, two) = again.capture(lambda again=again: again.branches([lambda: x + 1, lambda: x + 2]))
+        graph.replay()
+        assert (one.tolist(), two.tolist()) == ([2.0] * 3, [3.0] * 3)
 
 
 @pytest.mark.gpu

@@ -177,24 +177,24 @@ def test_a_job_of_another_signature_says_why(name: str) -> None:
     known = job(torch.ones(2, 3), torch.ones(4), fixed=[FIXED])
     alike = job(torch.rand(2, 3), torch.rand(4), fixed=[FIXED])
     assert known.signature == alike.signature
-    assert known.is_like(alike.matter)
+    assert known.is_like(alike.likeness)
     other = make()
     assert known.signature != other.signature
-    assert not known.is_like(other.matter)
+    assert not known.is_like(other.likeness)
     assert known.signature.difference(other.signature) == reason
 
 
-@pytest.mark.parametrize("place", ["fixed", "still"])
-def test_what_is_still_is_known_by_identity_alone(place: str) -> None:
+@pytest.mark.parametrize("place", ["fixed", "certified"])
+def test_what_is_certified_is_known_by_identity_alone(place: str) -> None:
     x, y = torch.ones(4), torch.ones(4)
-    known = job(fixed=[x], still=[y])
+    known = job(fixed=[x], certified=[y])
     assert known.addresses == [x.data_ptr()]
     assert [*map(id, known.fixed)] == [id(x), id(y)]
-    other = job(**{"fixed": [x], "still": [y], place: [torch.ones(4)]})
+    other = job(**{"fixed": [x], "certified": [y], place: [torch.ones(4)]})
     assert known.signature != other.signature
-    assert not known.is_like(other.matter)
-    assert job(fixed=[x], still=[y], written=[y]).objection() is None
-    assert job(fixed=[y], still=[y], written=[y]).objection() is Reason.ALIAS
+    assert not known.is_like(other.likeness)
+    assert job(fixed=[x], certified=[y], written=[y]).objection() is None
+    assert job(fixed=[y], certified=[y], written=[y]).objection() is Reason.ALIAS
 
 
 def test_numerical_settings_of_torch_are_part_of_the_signature() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lucid_accel.graphs.compare import same_bits
 from lucid_accel.graphs.engine import CaptureError, engine_for, use_engine
@@ -15,6 +18,21 @@ from lucid_accel.graphs.packed import Packed
 from lucid_accel.graphs.tape import TapeEngine
 
 CPU = torch.device("cpu")
+
+aten = torch.ops.aten
+
+
+class Calls(TorchDispatchMode):
+    """Notes what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
 
 SHAPES: dict[str, Tensor] = {
     "contiguous": torch.rand(2, 3, 4),
@@ -70,6 +88,53 @@ def test_packed_restores_what_it_holds() -> None:
         x.zero_()
     packed.restore(tensors)
     assert all(map(torch.equal, tensors, before))
+
+
+def in_one_piece(sizes: Sequence[int], gap: int = 8) -> list[Tensor]:
+    memory = torch.rand(sum(sizes) + gap * (len(sizes) + 1))
+    starts = [gap + sum(sizes[:i]) + gap * i for i in range(len(sizes))]
+    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def copies_of_one_filling(packed: Packed, tensors: Sequence[Tensor]) -> int:
+    with Calls() as calls:
+        packed.fill(tensors, np.array([x.data_ptr() for x in tensors]))
+    assert all(map(same_bits, tensors, packed.slots))
+    return 1 if aten.copy_.default in calls.seen else len(tensors)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_what_lies_in_one_piece_is_copied_as_one(order: Sequence[int]) -> None:
+    def tensors() -> list[Tensor]:
+        found = in_one_piece([40, 4, 12])
+        return [found[i] for i in order]
+
+    packed = Packed(tensors(), mirrored=True)
+    assert copies_of_one_filling(packed, tensors()) == 1
+    apart = [x.clone() for x in tensors()]
+    assert copies_of_one_filling(packed, apart) == 3
+    assert copies_of_one_filling(Packed(apart, mirrored=True), tensors()) == 3
+
+
+def test_neighbours_in_memory_of_several_owners_are_no_piece() -> None:
+    packed = Packed(in_one_piece([40, 4], gap=0), mirrored=True)
+    memory = np.random.default_rng(0).random(44, np.float32)
+    neighbours = [torch.from_numpy(memory[:40]), torch.from_numpy(memory[40:])]
+    assert neighbours[1].data_ptr() - neighbours[0].data_ptr() == 160
+    assert copies_of_one_filling(packed, neighbours) == 2
+    owner = torch.from_numpy(memory)
+    assert copies_of_one_filling(packed, [owner[:40], owner[40:]]) == 1
+
+
+def test_what_lies_on_each_other_gets_room_of_its_own() -> None:
+    x = torch.rand(8)
+    packed = Packed([x, x[:4]], mirrored=True)
+    assert copies_of_one_filling(packed, [torch.rand(8), torch.rand(4)]) == 2
+
+
+def test_a_piece_that_is_mostly_others_is_not_mirrored() -> None:
+    few, packed = in_one_piece([8, 8], gap=64), Packed(in_one_piece([8, 8], gap=64), mirrored=True)
+    assert copies_of_one_filling(packed, few) == 2
 
 
 def test_nothing_is_packed_into_nothing() -> None:

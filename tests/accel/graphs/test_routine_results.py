@@ -175,14 +175,15 @@ def test_a_result_that_is_no_ordinary_tensor_cannot_be_recorded() -> None:
 def test_what_is_empty_lies_nowhere_and_is_recorded_beside_others() -> None:
     empty, x = torch.ones(0, 3), torch.ones(3)
     job = Job(lambda inputs: [y * 2 for y in inputs], [empty, x], CPU, fixed=[torch.ones(0)])
-    results = SingleRecording(TapeEngine(CPU), job)([empty, x])
+    results = SingleRecording(TapeEngine(CPU), job)(job)
     assert [list(y.shape) for y in results] == [[0, 3], [3]]
 
 
 def test_dropped_it_answers_no_more() -> None:
-    recording = SingleRecording(TapeEngine(CPU), Job(lambda inputs: [inputs[0] * 2], [torch.ones(3)], CPU))
-    assert recording([torch.ones(3)])[0].tolist() == [2.0] * 3
+    job = Job(lambda inputs: [inputs[0] * 2], [torch.ones(3)], CPU)
+    recording = SingleRecording(TapeEngine(CPU), job)
+    assert recording(job)[0].tolist() == [2.0] * 3
     recording.drop()
     recording.drop()
     with pytest.raises(RuntimeError, match="dropped"):
-        recording([torch.ones(3)])
+        recording(job)
