@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from difflib import get_close_matches
+from typing import Any
 
 from lucid_core import __version__
 
@@ -37,12 +39,46 @@ options:
 """
 
 
+class _Piped(io.FileIO):
+    """Standard output that goes nowhere once whoever reads it, such as ``head``, has seen enough.
+
+    The command goes on to its own end and status: files that it writes become complete, and a training is not lost. Any
+    other broken pipe, such as that to a worker, is still an error.
+    """
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return super().write(data)
+
+
+def _outlive_reader() -> None:
+    """Replace standard output by one that minds no closed pipe, unless it is a terminal or not the process's own."""
+    stream = sys.stdout
+    if stream is not sys.__stdout__ or not isinstance(stream, io.TextIOWrapper) or stream.isatty():
+        return
+    stream.flush()
+    raw = _Piped(stream.fileno(), "w", closefd=False)
+    sys.stdout = io.TextIOWrapper(
+        raw if stream.write_through else io.BufferedWriter(raw),  # type: ignore[arg-type]
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
 def main() -> int:
     """Run the command line and return its exit status: 0 done, 1 failed, 2 not understood; `data` has more of them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names of files and classes are in any script; a terminal may not be.
             stream.reconfigure(errors="backslashreplace")
+    _outlive_reader()
     argv = sys.argv[1:]
     command = argv[0] if argv else "--help"
     if command in ("-h", "--help"):

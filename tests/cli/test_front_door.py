@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from lucid_core import __version__
+from lucid_core.__main__ import COMMANDS, HELP
 
 SOURCE = Path(__file__).parents[2] / "src"
 CHECKED = """
@@ -75,3 +78,53 @@ def test_names_that_a_terminal_cannot_show_are_escaped() -> None:
     done = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert done.returncode == 2
     assert "donn\\xe9es" in done.stderr
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def into(stdout: int, *argv: str, **variables: str) -> tuple[int, str]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **variables}
+    line = [sys.executable, "-m", "lucid_core", *argv]
+    done = subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["--version"], ["plugins"], ["data", "--help"], ["data", "tiles", "--help"], ["predict", "-h"]]
+)
+def test_a_reader_that_leaves_early_sees_no_traceback(closed: int, argv: list[str], unbuffered: str) -> None:
+    assert into(closed, *argv, PYTHONUNBUFFERED=unbuffered) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_reader_of_the_help_of_fit_may_leave(closed: int) -> None:
+    assert into(closed, "fit", "--help") == (0, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_tiles_are_complete_though_nobody_reads_what_became_of_them(
+    closed: int, tmp_path: Path, unbuffered: str
+) -> None:
+    for folder in ("images", "labelTxt"):
+        (tmp_path / "dota/train" / folder).mkdir(parents=True)
+    Image.new("RGB", (100, 80)).save(tmp_path / "dota/train/images/a.png")
+    (tmp_path / "dota/train/labelTxt/a.txt").write_text("9 9 40 9 40 20 9 20 ship 0\n")
+    argv = ["data", "tiles", str(tmp_path / "dota"), str(tmp_path / "out"), "--layout", "dota"]
+    assert into(closed, *argv, PYTHONUNBUFFERED=unbuffered) == (0, "")
+    assert len(list((tmp_path / "out/train").iterdir())) == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_stays_is_told_all(unbuffered: str, tmp_path: Path) -> None:
+    with (tmp_path / "out.txt").open("w+") as out:
+        assert into(out.fileno(), "--help", PYTHONUNBUFFERED=unbuffered) == (0, "")
+        out.seek(0)
+        assert out.read() == HELP.format(commands="\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items()))

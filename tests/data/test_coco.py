@@ -285,6 +285,7 @@ def test_key_points(coco: Coco) -> None:
     assert points[0].tolist() == [[1, 2], [3, 4]] and visibility[0].tolist() == [2, 1]
     assert not points[1:].any() and not visibility[1:].any()
     assert [f"annotation {i}" in text for i, text in zip((3, 4, 6), map(str, data.problems), strict=True)] == [True] * 3
+    assert "visibility 0, 1 or 2: [nan, 2, 2], [5, 6, 3]; they are absent" in str(data.problems[1])
     assert data.records[1].instances.points is not None and data.records[1].instances.points.shape == (1, 2, 2)
 
 

@@ -109,21 +109,22 @@ def test_run_lengths_are_read_as_pycocotools_reads_them(mask: NDArray[np.bool_])
 
 
 @pytest.mark.parametrize(
-    "stated",
+    ("stated", "said"),
     [
-        {"size": [10, 8], "counts": [0, 80]},
-        {"size": [8, 10]},
-        {"size": [8, 10], "counts": [0, 79]},
-        {"size": [8, 10], "counts": [90, -10]},
-        {"size": [8, 10], "counts": [0, 80.0]},
-        {"size": [8, 10], "counts": "`"},
-        {"size": [8, 10], "counts": "\x00"},
-        {"size": [8, 10], "counts": "oooooooooooo"},
-        {"size": [8, 10], "counts": "é"},
-        {"size": "8x10", "counts": [0, 80]},
+        ({"size": [10, 8], "counts": [0, 80]}, "size [10, 8], not height and width [8, 10]"),
+        ({"counts": [0, 80]}, "no size, not height"),
+        ({"size": [8, 10]}, "no counts, neither a list of whole numbers"),
+        ({"size": [8, 10], "counts": [0, 79]}, "run lengths that sum to 79, not to the 80 of 8 x 10 pixels"),
+        ({"size": [8, 10], "counts": [90, -10]}, "run length -10, which is negative"),
+        ({"size": [8, 10], "counts": [0, 80.0]}, "counts [0, 80.0], neither a list of whole numbers of"),
+        ({"size": [8, 10], "counts": "`"}, "sum to 0, not to the 80"),
+        ({"size": [8, 10], "counts": "\x00"}, "counts '\\x00', neither"),
+        ({"size": [8, 10], "counts": "oooooooooooo"}, "counts 'oooooooooooo', neither"),
+        ({"size": [8, 10], "counts": "é"}, "counts 'é', neither"),
+        ({"size": "8x10", "counts": [0, 80]}, "size '8x10', not height"),
     ],
 )
-def test_what_is_no_mask_of_the_picture_is_a_fault(stated: dict[str, object]) -> None:
+def test_what_is_no_mask_of_the_picture_is_a_fault(stated: dict[str, object], said: str) -> None:
     with pytest.raises(Fault) as fault:
         read_rle(stated, 10, 8)
-    assert fault.value.kind is Kind.NO_MASK
+    assert fault.value.kind is Kind.NO_MASK and said in str(fault.value)

@@ -207,10 +207,21 @@ def test_coco_takes_five_numbers_where_they_are_stated(turned: Coco) -> None:
 
 def test_coco_takes_angles_of_a_turn_and_knows_degrees(turned: Coco) -> None:
     turned.add(1, rbox=[30, 25, 20, 10, ANGLE - 2 * math.pi])
-    turned.add(1, rbox=[30, 25, 20, 10, 45])
+    turned.add(1, rbox=[30, 25, 20, 10, 6.2832])
     found = read(turned)
-    np.testing.assert_allclose(found.records[0].instances.rboxes, [[30, 25, 20, 10, ANGLE]], atol=1e-5)
-    assert "angle 45, which looks like degrees; write it in radians" in str(found.problems[0])
+    expected = [[30, 25, 20, 10, ANGLE], [30, 25, 20, 10, 0]]
+    np.testing.assert_allclose(found.records[0].instances.rboxes, expected, atol=1e-4)
+    turned.add(1, rbox=[30, 25, 20, 10, 45])
+    turned.add(1, segmentation=[TURNED])
+    # A small angle is degrees too where another one is.
+    found = read(turned)
+    np.testing.assert_allclose(found.records[0].instances.rboxes, [[15, 20, 20, 10, ANGLE]], atol=1e-5)
+    assert [(one.kind, one.where) for one in found.problems] == [
+        (Kind.OUT_OF_RANGE, f"annotation {row}") for row in (2, 3, 4)
+    ]
+    said = "has angle 6.2832, and annotations[3] has angle 45, so that the file looks like degrees; write it in radians"
+    assert said in str(found.problems[1])
+    assert "angle 45, which looks like degrees; write it in radians" in str(found.problems[2])
 
 
 @pytest.mark.parametrize(
@@ -337,6 +348,8 @@ def test_a_label_file_that_cannot_be_read_is_left_out_with_its_picture(dota: Dot
         ("0 0 0 0 0 0 0 0 plane 0", Kind.NO_AREA, "across"),
         ("0 0 1 0 1 nan 0 2 plane 0", Kind.NOT_FINITE, "nan"),
         ("10 10 30 10 30 20 10 20 plane 0.5", Kind.MALFORMED, "difficulty 0.5"),
+        ("10 10 30 10 30 20 10 20 plane 3", Kind.MALFORMED, "difficulty 3, which is not 0, 1 or 2"),
+        ("10 10 30 10 30 20 10 20 plane -1", Kind.MALFORMED, "difficulty -1, which is not 0, 1 or 2"),
         ("10 10 30 10 30 20 10 20 plane nan", Kind.MALFORMED, "difficulty nan"),
         ("10 10 30 10 30 20 10 20 plane --1", Kind.UNKNOWN_CLASS, "'plane --1'"),
         ("10 10 30 10 30 20 10 plane 0", Kind.MALFORMED, "is not a row"),

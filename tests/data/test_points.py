@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lucid_core.data.coco import read_coco, read_coco_classes
-from lucid_core.data.points import mirror_pairs
+from lucid_core.data.points import mirror_pairs, show_points
 from lucid_core.data.problems import Kind
 from lucid_core.data.records import DataSet, match_classes
 from lucid_core.data.types import DataError
@@ -328,6 +328,14 @@ def test_a_bad_row_is_told_with_its_line(rows: Yolo, row: str, kind: Kind, visib
     seen = next(one for one in found.records if one.image == image).instances
     assert seen.visibility.tolist()[1:] == ([] if visibility is None else [visibility])  # type: ignore[union-attr]
     assert np.isfinite(seen.points).all()  # type: ignore[arg-type]
+
+
+def test_key_points_that_are_no_such_are_shown_as_stated(rows: Yolo) -> None:
+    rows.picture("train/0.png", "0 0.5 0.5 0.25 0.5 nan 0.25 2 0.75 word 1 0 0 0\n")
+    (told,) = read_rows(rows).problems
+    assert "key points [0, 1] are not" in str(told)
+    assert "visibility 0, 1 or 2: ['nan', '0.25', '2'], ['0.75', 'word', '1']; they are absent" in str(told)
+    assert show_points(np.ones(5, np.bool_), list("abcde")) == "'a', 'b', 'c', ..."
 
 
 @pytest.mark.parametrize("task", ["segment", "obb"])

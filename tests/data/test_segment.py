@@ -72,6 +72,7 @@ def test_a_mask_across_the_border_keeps_its_shape_inside(outlined: Coco) -> None
     [
         ([[10, 10, 20, 20, 30, 30]], (10, 10, 20, 20), Kind.NO_AREA, "the polygon has no area"),
         ([[10, 10, 30, 10, 30, 10, 10, 10]], (10, 10, 20, 20), Kind.NO_AREA, "the polygon has no area"),
+        ([[10, 10, 30, 30, 30, 10, 10, 30]], (10, 10, 20, 20), Kind.NO_AREA, "crosses itself so that its parts"),
         ([RING], (40, 30, 10, 10), Kind.NO_MASK, "within bbox (40, 30, 10, 10) inside the 64 x 48 image"),
         ([RING], (30, 10, 10, 10), Kind.NO_MASK, "no part of the polygons"),
         ([[-30, 10, -2, 10, -2, 25]], (-30, 10, 40, 15), Kind.NO_MASK, "no part of the polygons"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from lucid_core.data.geometry import corners, fit
+from lucid_core.data.geometry import area, corners, cut, fit, refit
 from lucid_core.data.types import Instances, Record, Tile, Truth
 from lucid_core.evaluation.oriented import OrientedEvaluation, cores
 from lucid_core.evaluation.voc import Unit, measure
@@ -274,6 +274,53 @@ def test_a_detection_beyond_the_middle_belongs_to_the_other_tile() -> None:
     rows = perfect(data)
     assert evaluate(data, [rows[0], rows[1][:0]]).compute_merged().map == pytest.approx(1.0)
     assert evaluate(data, [rows[0][:0], rows[1]]).compute_merged().map == 0.0
+
+
+GRID = [(x, y, x + 400, y + 400) for y in (0, 300) for x in (0, 300)]
+
+
+def cut_into(windows: list[tuple[int, int, int, int]], quads: Quads) -> Scene:
+    """Tiles as ``lucid data tiles`` cuts them: whole from 70 %, else the box about what is seen, difficult."""
+    records = []
+    for window in windows:
+        seen, hard = [], []
+        for quad in quads:
+            visible = cut(quad, window)
+            if area(visible) > 0:
+                hard.append(bool(area(visible) < 0.7 * area(quad)))
+                part = refit(visible, float(fit(quad[None])[0, 4]))[None].astype(np.float64)
+                seen.append((corners(part)[0] if hard[-1] else quad) - np.array(window[:2], np.float64))
+        made = record(np.zeros((len(seen), 5)), np.zeros(len(seen)), difficult=hard, tile=Tile("P1", window))
+        records.append(replace(made, truth=replace(made.truth, quads=np.array(seen).reshape(-1, 4, 2))))
+    return scene(records, classes=1)
+
+
+def test_a_long_object_across_a_corner_of_the_grid_is_not_lost() -> None:
+    """Two tiles show 74 % of it, and the third one, which holds its centre, 48 %."""
+    box = np.array([[355.0, 345, 290, 6, math.pi / 4]])
+    data = cut_into(GRID, corners(box))
+    difficult = [shown.truth.difficult.tolist() for shown in data.records if shown.truth.difficult is not None]
+    assert difficult == [[False], [True], [True], [False]]
+    merged = evaluate(data, perfect(data)).compute_merged()
+    assert merged.classes[0].objects == 1 and merged.map == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("windows", [GRID, GRID[:2] + GRID[3:], [(x, 0, x + 400, 400) for x in (0, 250, 300)]])
+def test_what_any_tile_shows_counts_in_exactly_one(windows: list[tuple[int, int, int, int]]) -> None:
+    rng = np.random.default_rng(0)
+    boxes = np.round(rng.uniform((50, 50, 2, 2, -4), (650, 650, 400, 40, 4), (300, 5)), 1)
+    quads = np.round(corners(boxes) + rng.normal(0, 3, (300, 4, 2)), 1)
+    # Centres on the very middles of overlaps, whose coordinates are not exact in binary.
+    quads[:40] += np.round(350 - quads[:40].mean(1), 1)[:, None]
+    data = cut_into(windows, quads)
+    counted = {
+        quad.round(3).tobytes()
+        for shown, (left, top, *_) in zip(data.records, windows, strict=True)
+        if shown.truth.quads is not None and shown.truth.difficult is not None
+        for quad in shown.truth.quads[~shown.truth.difficult] + np.array([left, top])
+    }
+    merged = evaluate(data, perfect(data)).compute_merged()
+    assert merged.classes[0].objects == len(counted) > 80
 
 
 def test_tiles_of_different_pictures_are_not_mixed() -> None:

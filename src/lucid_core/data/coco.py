@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucid_core.data.coco_objects import CocoObject, ObjectReader
+from lucid_core.data.coco_objects import CocoObject, ObjectReader, angle_in_degrees
 from lucid_core.data.coco_points import names_fault, point_count, read_points
 from lucid_core.data.coco_values import (
     Row,
@@ -71,8 +71,9 @@ def read_coco(images_dir: Path, annotations: Path, scan: PictureScan | None = No
       and the object covers what any of them does. An object without, or with none that has area within its box, is
       left out. Key points are not read.
     - ``obb``: ``rbox``, five numbers ``cx, cy, w, h, angle``: pixels, and radians from the x axis to the side ``w``,
-      clockwise on the screen; or else a segmentation of one ring of four points. Box and area are those of the corners,
-      and the stated ones are not read. Objects that are ``difficult`` are trained, and need not be found in evaluation.
+      clockwise on the screen; or else a segmentation of one ring of four points. Where one angle can only be degrees,
+      no ``rbox`` of the file is taken. Box and area are those of the corners, and the stated ones are not read. Objects
+      that are ``difficult`` are trained, and need not be found in evaluation.
     - ``keypoints``: nothing more, but the data set must say which points there are. By their names left and right
       change places in mirrored images.
 
@@ -124,7 +125,8 @@ class _Reader:
             differ = f"key points come in different numbers or in none ({counts}); none are read, boxes are kept"
             self.tell(Kind.KEY_POINTS, differ)
         labels = {category: label for label, category in enumerate(self.category_ids)}
-        self._objects = ObjectReader(labels, self.count, self.tell, Wanted(task, self.count or 0))
+        degrees = angle_in_degrees(content["annotations"]) if task == "obb" else ""
+        self._objects = ObjectReader(labels, self.count, self.tell, Wanted(task, self.count or 0), degrees)
         self._seen: dict[Path, int | str] = {}
 
     def tell(self, kind: Kind, text: str, where: str = "") -> None:

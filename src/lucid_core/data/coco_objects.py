@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lucid_core.data.coco_values import Box, Row, as_number, as_number_id, clamp_box, short
 from lucid_core.data.geometry import area, cut, envelope
+from lucid_core.data.points import show_points
 from lucid_core.data.problems import Fault, Kind
 from lucid_core.data.quads import Oriented, from_rbox, oriented
 from lucid_core.data.records import TOLERANCE
@@ -19,10 +20,12 @@ from lucid_core.data.rle import outline, pixels, read_rle
 from lucid_core.data.scan import Size
 from lucid_core.data.types import DETECT, Float32, Segment, Wanted
 
-__all__ = ["CocoObject", "ObjectReader"]
+__all__ = ["CocoObject", "ObjectReader", "angle_in_degrees"]
 
 #: Takes a problem's kind, its message and the annotation that has it.
 Tell = Callable[[Kind, str, str], None]
+#: A full turn, also one that was rounded up: no angle in radians is larger.
+MOST_RADIANS = 2 * math.pi * 1.001
 
 
 @dataclass(slots=True)
@@ -52,12 +55,16 @@ class ObjectReader:
         count: Key points of each object; ``None`` reads none.
         tell: Takes the problems.
         wanted: What the task needs of an object.
+        degrees: What shows that the angles of the file are in degrees, see :func:`angle_in_degrees`.
     """
 
-    def __init__(self, labels: dict[int, int], count: int | None, tell: Tell, wanted: Wanted = DETECT) -> None:
+    def __init__(
+        self, labels: dict[int, int], count: int | None, tell: Tell, wanted: Wanted = DETECT, degrees: str = ""
+    ) -> None:
         self.labels = labels
         self.task = wanted.task
         self.count = count
+        self._degrees = degrees
         #: Annotations whose segmentation is an empty list, as tools write it that know boxes only.
         self.unfilled: list[str] = []
         self._tell = tell
@@ -146,7 +153,7 @@ class ObjectReader:
         """Say why polygons are no outline of their object; without one, only a task of masks cannot use it."""
         fault = Fault(Kind.NO_MASK, f"no part of the polygons is within bbox {bbox} inside the {image}")
         if not any(area(ring) > 0 for ring in rings):
-            fault = Fault(Kind.NO_AREA, "the polygon has no area")
+            fault = Fault(Kind.NO_AREA, "the polygon has no area, or crosses itself so that its parts cancel")
         if self.task == "segment":
             raise fault
         self._notes.append((Kind.POLYGON, f"{name}: {fault}; its box is kept"))
@@ -165,7 +172,7 @@ class ObjectReader:
             self._notes.append((Kind.EXTENT, f"{text}; both are kept"))
 
     def _oriented(self, row: Row, width: int, height: int, label: int, crowd: bool) -> CocoObject:
-        quad = oriented(_corners(row), width, height)
+        quad = oriented(_corners(row, self._degrees), width, height)
         hard = as_number(row.get("difficult")) > 0
         x, y = quad.quad[:, 0], quad.quad[:, 1]
         box = float(x.min()), float(y.min()), float(x.max()), float(y.max())
@@ -221,13 +228,27 @@ class ObjectReader:
         bad = ~np.isfinite(points).all(axis=1) | ~np.isin(points[:, 2], (0, 1, 2)) | ~inside
         if bad.any():
             wanted = f"x, y inside the {width} x {height} image and visibility 0, 1 or 2"
-            seen = f"keypoints {np.flatnonzero(bad).tolist()} are not finite {wanted}"
+            values = show_points(bad, [stated[at : at + 3] for at in range(0, len(stated), 3)])
+            seen = f"keypoints {np.flatnonzero(bad).tolist()} are not finite {wanted}: {values}"
             self._notes.append((Kind.KEY_POINTS, f"{name}: {seen}; they are absent"))
         points[bad | (points[:, 2] == 0)] = 0
         return points
 
 
-def _corners(row: Row) -> NDArray[np.float64]:
+def angle_in_degrees(rows: list[Any]) -> str:
+    """Name the first annotation of a file whose ``rbox`` has an angle that cannot be in radians; nothing if none has.
+
+    A small angle is the same in both, so that one box alone does not say what it is in.
+    """
+    for position, row in enumerate(rows):
+        stated = row.get("rbox") if isinstance(row, dict) else None
+        angle = as_number(stated[4]) if isinstance(stated, list) and len(stated) == 5 else 0.0
+        if math.isfinite(angle) and abs(angle) > MOST_RADIANS:
+            return f"annotations[{position}] has angle {angle:g}"
+    return ""
+
+
+def _corners(row: Row, degrees: str) -> NDArray[np.float64]:
     """Read four corners: of ``rbox``, an oriented box, where there is one, else the one ring of the segmentation."""
     if row.get("rbox") is not None:
         stated = row["rbox"]
@@ -238,8 +259,10 @@ def _corners(row: Row) -> NDArray[np.float64]:
             raise Fault(Kind.NOT_FINITE, f"rbox {short(stated)} is not five finite numbers")
         if values[2] <= 0 or values[3] <= 0:
             raise Fault(Kind.NO_AREA, f"rbox {short(stated)} has no positive width and height")
-        if abs(values[4]) > 2 * math.pi:
-            seen = f"rbox {short(stated)} has angle {values[4]:g}, which looks like degrees"
+        if degrees:
+            own = abs(values[4]) > MOST_RADIANS
+            looks = "which looks like degrees" if own else f"and {degrees}, so that the file looks like degrees"
+            seen = f"rbox {short(stated)} has angle {values[4]:g}, {looks}"
             raise Fault(Kind.OUT_OF_RANGE, f"{seen}; write it in radians, clockwise on the screen")
         return from_rbox(values)
     rings = row.get("segmentation")

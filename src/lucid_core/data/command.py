@@ -43,7 +43,10 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _parser().parse_args(argv)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        # A disk that is full is told here, and not by Python as it ends.
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
     except OSError as error:
@@ -65,11 +68,7 @@ def _check(options: argparse.Namespace) -> int:
     scan = PictureScan(options.workers, options.decode, show_progress)
     result = check(options.root, options.split, options.layout, places, scan, options.task)
     text = json.dumps(result.as_json(), indent=2) if options.json else result.text(options.limit)
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Whoever reads, such as `head`, has seen enough. Python would complain once more as it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(text)
     return result.verdict
 
 

@@ -61,10 +61,10 @@ def read_dota_classes(place: DotaPlace) -> DataSet:
 def read_dota(place: DotaPlace, scan: PictureScan | None = None) -> DataSet:
     """Read one split of DOTA text.
 
-    A row is ``x1 y1 x2 y2 x3 y3 x4 y4 class difficulty``; the difficulty may be left out, and any but 0 is difficult:
-    such an object is trained, and need not be found in evaluation. Lines ``imagesource:`` and ``gsd:`` are skipped. A
-    picture without label file is background, and so is one whose file has no row. Rows of shares of the picture are
-    refused: they are of another kind of labels.
+    A row is ``x1 y1 x2 y2 x3 y3 x4 y4 class difficulty``; the difficulty may be left out, else it is 0, 1 or 2, and any
+    but 0 is difficult: such an object is trained, and need not be found in evaluation. Lines ``imagesource:`` and
+    ``gsd:`` are skipped. A picture without label file is background, and so is one whose file has no row. Rows of
+    shares of the picture are refused: they are of another kind of labels.
 
     Args:
         place: Where it is.
@@ -180,8 +180,9 @@ def _split(fields: list[str]) -> tuple[list[float], str, float]:
         )
     # A name may hold blanks.
     difficulty = numbers[-1] if len(fields) > 9 else None
-    if difficulty is not None and not difficulty.is_integer():
-        raise Fault(Kind.MALFORMED, f"{row!r} ends in the difficulty {fields[-1]}, which is no whole number")
+    if difficulty not in (None, 0, 1, 2):
+        seen = f"{row!r} ends in the difficulty {fields[-1]}, which is not 0, 1 or 2"
+        raise Fault(Kind.MALFORMED, f"{seen}; a column that means something else belongs out of the file")
     return values, " ".join(fields[8:] if difficulty is None else fields[8:-1]), difficulty or 0
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid_core.data.coco_values import short
 from lucid_core.data.problems import Kind
 
-__all__ = ["Pairs", "PointTable", "mirror_pairs", "mirror_remark"]
+__all__ = ["Pairs", "PointTable", "mirror_pairs", "mirror_remark", "show_points"]
 
 _NOT_MIRRORED = "images are not mirrored, or left would be taught as right"
 
@@ -89,6 +94,12 @@ def mirror_remark(table: PointTable, unread: str = "") -> tuple[Kind, str] | Non
     if len(unsure) < 2:
         return None
     return Kind.NO_SIDES, f"none of {', '.join(unsure)} says left or right, so mirrored images swap none of them"
+
+
+def show_points(bad: NDArray[np.bool_], stated: Sequence[Any], limit: int = 3) -> str:
+    """Show in a message what a label states of the first of the points ``bad``."""
+    rows = np.flatnonzero(bad).tolist()
+    return ", ".join(short(stated[row]) for row in rows[:limit]) + (", ..." if len(rows) > limit else "")
 
 
 def _words(name: str) -> tuple[str, ...]:

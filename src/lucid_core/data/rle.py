@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
+from lucid_core.data.coco_values import short
 from lucid_core.data.problems import Fault, Kind
 from lucid_core.data.types import Float32, Rle
 
@@ -30,11 +31,18 @@ def read_rle(stated: dict[str, Any], width: int, height: int) -> tuple[Rle, NDAr
     """
     size, counts = stated.get("size"), stated.get("counts")
     if size != [height, width]:
-        raise Fault(Kind.NO_MASK, f"segmentation has size {size}, not height and width [{height}, {width}]")
+        seen = f"size {short(size)}" if "size" in stated else "no size"
+        raise Fault(Kind.NO_MASK, f"segmentation has {seen}, not height and width [{height}, {width}]")
     runs = _compressed(counts) if isinstance(counts, str | bytes) else _listed(counts)
-    if runs is None or (runs < 0).any() or int(runs.sum()) != width * height:
-        total = "no run lengths" if runs is None else f"run lengths that sum to {int(runs.sum())}"
-        raise Fault(Kind.NO_MASK, f"segmentation has {total}, not to {height} x {width} pixels")
+    if runs is None:
+        seen = f"counts {short(counts)}" if "counts" in stated else "no counts"
+        wanted = "neither a list of whole numbers of up to 31 bits nor text as pycocotools packs them"
+        raise Fault(Kind.NO_MASK, f"segmentation has {seen}, {wanted}")
+    if (runs < 0).any():
+        raise Fault(Kind.NO_MASK, f"segmentation has run length {int(runs.min())}, which is negative")
+    if (total := int(runs.sum())) != width * height:
+        seen = f"run lengths that sum to {total}, not to the {width * height} of {height} x {width} pixels"
+        raise Fault(Kind.NO_MASK, f"segmentation has {seen}")
     flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
     packed: Rle = coco_mask.frPyObjects({"size": size, "counts": runs.tolist()}, height, width)
     return packed, flat.reshape(width, height).T

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from lucid_core.data.geometry import area
+from lucid_core.data.points import show_points
 from lucid_core.data.problems import Fault, Kind
 from lucid_core.data.quads import oriented
 from lucid_core.data.records import TOLERANCE
@@ -62,7 +63,7 @@ class YoloRows:
         pixels = ring * size
         covered = area(pixels)
         if self.task == "segment" and not covered > 0:
-            raise Fault(Kind.NO_AREA, "the polygon has no area")
+            raise Fault(Kind.NO_AREA, "the polygon has no area, or crosses itself so that its parts cancel")
         row = _within(label, shares, size, ((pixels).astype(np.float32),))
         return row._replace(area=covered) if self.task == "segment" else row
 
@@ -103,7 +104,9 @@ class YoloRows:
         bad |= ~inside.all(1) & (points[:, 2] != 0)
         points[bad | (points[:, 2] == 0)] = 0
         if bad.any():
+            stated = show_points(bad, [fields[at : at + numbers] for at in range(5, len(fields), numbers)])
             seen = f"key points {np.flatnonzero(bad).tolist()} are not shares of the picture and visibility 0, 1 or 2"
+            seen = f"{seen}: {stated}"
             row = row._replace(notes=(*row.notes, (Kind.KEY_POINTS, f"{seen}; they are absent")))
         return row._replace(points=points)
 

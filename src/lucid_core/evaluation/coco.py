@@ -47,7 +47,7 @@ class CocoEvaluation(Collected):
         return summarize(self._curves("bbox"), len(self._found), self._classes("bbox"))
 
     def compute_masks(self) -> Metrics:
-        """Score their masks, likewise; each image by its hundred best detections.
+        """Score their masks, likewise; each image by its hundred best detections, of all classes together.
 
         Raises:
             ValueError: Labels or detections have no masks.

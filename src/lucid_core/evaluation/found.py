@@ -21,6 +21,8 @@ __all__ = ["Collected", "EvaluationData", "Found", "found_in", "on_host"]
 
 
 #: Masks of an image that are evaluated, at most: those of the best detections, as is usual (Mask R-CNN, 1703.06870).
+#: COCO would take so many of each class. With many classes these are all detections, three times the time and memory,
+#: and every process holds the masks of all images; with one class, both are the same.
 MASKS = 100
 
 

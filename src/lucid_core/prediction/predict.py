@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -71,9 +71,17 @@ def predict(
         The detections of each picture, in order; a list also for one.
 
     Raises:
+        TypeError: ``images`` is neither a picture nor several.
         ValueError: An option is out of its range, or a picture cannot be read; the message names it.
     """
     single = isinstance(images, (str, os.PathLike, Image.Image)) or (isinstance(images, np.ndarray) and images.ndim < 4)
+    # The bytes of a file and a mapping could be iterated over, to a complaint about their first item.
+    several = isinstance(images, Iterable) and not isinstance(images, (bytes, bytearray, memoryview, Mapping))
+    if not (single or several):
+        raise TypeError(
+            f"images is of type {type(images).__name__}; give a path, a picture of Pillow's, a uint8 array of RGB "
+            f"pixels, or a list of these"
+        )
     pictures: Sequence[Picture] = [images] if single else list(images)  # type: ignore[list-item, arg-type]
     found = []
     for result in stream(detector, pictures, **options):
