@@ -622,12 +622,17 @@ def test_a_frozen_learning_rate_is_seen() -> None:
     unequal(BakedRate, partial(detector, warmup_epochs=1.0), batches, **settings)
 
 
+def of_last_replay(recording: SingleRecording, job: Job) -> Job:
+    slots = recording._inputs.slots
+    return Job(job.run, slots, slots[0].device)
+
+
 @pytest.mark.parametrize("kind", [UpdateReplay, OrthogonalizationReplay, GradientNormReplay])
 def test_gradients_that_are_not_copied_are_seen(kind: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
     replay = SingleRecording.__call__
 
-    def stale(self: SingleRecording, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return replay(self, self._inputs.slots)
+    def stale(self: SingleRecording, job: Job) -> list[Tensor]:
+        return replay(self, of_last_replay(self, job))
 
     monkeypatch.setattr(SingleRecording, "__call__", stale)
     unequal(kind, Shapes, **SHORT, gradient_clip_val=0.1)
@@ -637,9 +642,9 @@ def test_gradients_that_are_not_copied_are_seen(kind: type[Replay], monkeypatch:
 def test_one_step_with_old_gradients_is_seen(kind: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
     replay, count = SingleRecording.__call__, [0]
 
-    def skipping(self: SingleRecording, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def skipping(self: SingleRecording, job: Job) -> list[Tensor]:
         count[0] += 1
-        return replay(self, self._inputs.slots if count[0] == 5 else inputs)
+        return replay(self, of_last_replay(self, job) if count[0] == 5 else job)
 
     monkeypatch.setattr(SingleRecording, "__call__", skipping)
     with pytest.raises(AssertionError, match="differs from the native fit"):

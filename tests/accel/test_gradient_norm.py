@@ -151,6 +151,35 @@ def test_four_replays_together_change_no_byte(tape: None, accumulate: int) -> No
     assert all(item.tally.proofs for item in replays)
 
 
+def pieces(monkeypatch: pytest.MonkeyPatch, factor: float) -> list[bool]:
+    """Note whether inputs are copied as one piece; what is copied is ``factor`` times it."""
+    find, found = Packed._piece, list[bool]()
+
+    def noted(self: Packed, tensors: Any, addresses: Any) -> Tensor | None:
+        whole = find(self, tensors, addresses)
+        found.append(whole is not None)
+        return whole if whole is None or factor == 1 else whole * factor
+
+    monkeypatch.setattr(Packed, "_piece", noted)
+    return found
+
+
+def test_gradients_of_a_replay_are_copied_as_one_piece(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pieces(monkeypatch, 1)
+    replays = [kind(strict=True) for kind in (NetworkReplay, GradientNormReplay, UpdateReplay)]
+    assert_parity(tiny_detector, lambda: tiny_batches(14, objects=(2, 1)), replays, max_epochs=1, **CLIP)
+    # Of the steps whose network was replayed, all but the one that proves it.
+    assert sum(found) >= 2 * (replays[0].tally.replayed - 1) > 0
+
+
+def test_a_piece_of_other_values_is_seen(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pieces(monkeypatch, 2)
+    replays = [NetworkReplay(strict=True), UpdateReplay(strict=True, proof="off")]
+    with pytest.raises(AssertionError, match="differs from the native fit"):
+        assert_parity(tiny_detector, lambda: tiny_batches(14, objects=(2, 1)), replays, max_epochs=1, **CLIP)
+    assert any(found)
+
+
 def test_it_is_independent_of_a_recorded_part(tape: None) -> None:
     replays = [NetworkReplay(module="body", strict=True), GradientNormReplay(strict=True)]
     assert_parity(Net, batches, replays, **CLIP)
@@ -160,7 +189,7 @@ def test_it_is_independent_of_a_recorded_part(tape: None) -> None:
 # What a proof and a parity would see
 
 
-def stale(self: single.SingleRecording, inputs: Any) -> list[Tensor]:
+def stale(self: single.SingleRecording, job: Any) -> list[Tensor]:
     """A replay that copies nothing in."""
     assert self._graph is not None
     self._graph.replay()

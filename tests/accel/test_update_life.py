@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lucid_accel import OrthogonalizationReplay, UpdateReplay
 from lucid_accel.graphs.compare import same_bits
+from lucid_accel.graphs.job import Job
 from lucid_accel.graphs.single import SingleRecording
 from lucid_accel.graphs.tape import TapeEngine
 from lucid_core.optim.musgd import MuSGD
@@ -363,7 +364,7 @@ def test_its_state_is_that_of_a_native_one(replay: Any) -> None:
 # The comparison can fail
 
 
-def stale(self: SingleRecording, inputs: Sequence[Tensor]) -> list[Tensor]:
+def stale(self: SingleRecording, job: Job) -> list[Tensor]:
     assert self._graph is not None
     self._graph.replay()
     return self._outputs.owned()

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lucid_accel.graphs.layout import Layout
-from lucid_accel.graphs.piece import Piece
 
 __all__ = ["Packed"]
 
@@ -23,31 +22,28 @@ class Packed:
 
     Args:
         tensors: What to make room for. Their values are not read.
-        mirrored: Where these lie in one piece of memory, let the room lie as they do: filling it from such a piece is
-            one copy, however many they are.
 
     Raises:
         ValueError: A tensor overlaps itself, so that a copy would have other strides.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], mirrored: bool = False) -> None:
-        self._piece = Piece.of(tensors) if mirrored else None
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._plan: list[tuple[Layout, int]] = []
         self._cuts: list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]] = []
         sizes: dict[torch.dtype, int] = {}
-        for index, tensor in enumerate(tensors):
+        for tensor in tensors:
             layout = Layout.of(tensor)
             if layout.overlaps():
                 raise ValueError(f"a result of shape {layout.shape} overlaps itself, with strides {layout.stride}")
-            end = sizes.get(tensor.dtype, 0)
-            start = end if self._piece is None else self._piece.start(index)
+            start = sizes.get(tensor.dtype, 0)
             self._plan.append((layout, start))
             self._cuts.append((layout.dtype, layout.kept, layout.stride, start))
             step = _ALIGNMENT // tensor.element_size()
-            sizes[tensor.dtype] = max(end, start + -(-layout.extent // step) * step)
+            sizes[tensor.dtype] = start + -(-layout.extent // step) * step
         device = tensors[0].device if tensors else None
         self._room = {dtype: torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()}
         self._slots = self._views(self._room)
+        self._offsets = np.array([start for _, start in self._plan]) * (tensors[0].element_size() if tensors else 0)
         self._placed = [(dtype, (start, shape, stride)) for dtype, shape, stride, start in self._cuts]
         self._repeats = [index for index, (layout, _) in enumerate(self._plan) if layout.kept != layout.shape]
         # One tensor of another type, or with gaps, would make all the others be copied one by one.
@@ -66,13 +62,10 @@ class Packed:
 
         Args:
             tensors: Of the layouts that there is room for.
-            addresses: Where they lie, for a mirrored room, which then finds out whether that is in one piece.
+            addresses: Where they lie, if known: what lies as it does in another room is copied as one piece.
         """
-        whole = None
-        if self._piece is not None and addresses is not None:
-            whole = self._piece.find(tensors[0], addresses)
-        if whole is not None:
-            self._room[whole.dtype][: len(whole)].copy_(whole)
+        if addresses is not None and (piece := self._piece(tensors, addresses)) is not None:
+            self._room[piece.dtype][: len(piece)].copy_(piece)
         else:
             self._copy(self._slots, self._reduced(tensors))
 
@@ -111,6 +104,18 @@ class Packed:
             return
         for places in self._alike:
             torch._foreach_copy_([into[i] for i in places], [kept[i] for i in places])
+
+    def _piece(self, tensors: Sequence[Tensor], addresses: NDArray[np.int64]) -> Tensor | None:
+        """Return the memory that all ``tensors`` lie in just as they would here, ``None`` where they do not."""
+        if len(self._room) != 1 or not np.array_equal(addresses - addresses[0], self._offsets):
+            return None
+        first, memory = tensors[0], tensors[0].untyped_storage()
+        layout, start = self._plan[-1]
+        length = start + layout.extent
+        # Neighbours by chance have other owners, and each may give its memory back.
+        if first.data_ptr() + length * first.element_size() > memory.data_ptr() + memory.nbytes():
+            return None
+        return first.new_empty(0).set_(memory, first.storage_offset(), (length,), (1,))
 
     def _reduced(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         if not self._repeats:

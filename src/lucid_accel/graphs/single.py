@@ -38,7 +38,7 @@ class SingleRecording:
         self._sizes = np.array([x.numel() * x.element_size() for x in job.inputs])
         spans = np.array([(0, 0), *sorted(span(x) for x in job.written if x.numel()), (_TOP, _TOP)])
         self._starts, self._stops = spans[1:, 0], spans[:, 1]
-        self._inputs = Packed(job.inputs, mirrored=True)
+        self._inputs = Packed(job.inputs)
         # What is empty lies nowhere, at 0.
         self._outputs, self._lent = Packed([]), list[Tensor]()
         own = {x.untyped_storage().data_ptr() for x in (*self._inputs.slots, *self._fixed)} - {0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,10 +90,7 @@ def test_packed_restores_what_it_holds() -> None:
     assert all(map(torch.equal, tensors, before))
 
 
-def in_one_piece(sizes: Sequence[int], gap: int = 8) -> list[Tensor]:
-    memory = torch.rand(sum(sizes) + gap * (len(sizes) + 1))
-    starts = [gap + sum(sizes[:i]) + gap * i for i in range(len(sizes))]
-    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+SIZES = (40, 4, 12)
 
 
 def copies_of_one_filling(packed: Packed, tensors: Sequence[Tensor]) -> int:
@@ -103,38 +100,50 @@ def copies_of_one_filling(packed: Packed, tensors: Sequence[Tensor]) -> int:
     return 1 if aten.copy_.default in calls.seen else len(tensors)
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_what_lies_in_one_piece_is_copied_as_one(order: Sequence[int]) -> None:
-    def tensors() -> list[Tensor]:
-        found = in_one_piece([40, 4, 12])
-        return [found[i] for i in order]
+def filled(tensors: Sequence[Tensor]) -> Packed:
+    packed = Packed(tensors)
+    packed.fill(tensors)
+    return packed
 
-    packed = Packed(tensors(), mirrored=True)
-    assert copies_of_one_filling(packed, tensors()) == 1
-    apart = [x.clone() for x in tensors()]
-    assert copies_of_one_filling(packed, apart) == 3
-    assert copies_of_one_filling(Packed(apart, mirrored=True), tensors()) == 3
+
+@pytest.mark.parametrize("hand_out", [Packed.owned, Packed.apart])
+def test_what_another_room_handed_out_is_copied_as_one_piece(hand_out: Callable[[Packed], list[Tensor]]) -> None:
+    tensors = [torch.rand(size) for size in SIZES]
+    packed = Packed(tensors)
+    assert copies_of_one_filling(packed, tensors) == 3
+    assert copies_of_one_filling(packed, hand_out(filled(tensors))) == 1
+    one, other, third = hand_out(filled(tensors))
+    assert copies_of_one_filling(packed, [one, torch.rand(4), third]) == 3
+    assert copies_of_one_filling(packed, [other.new_zeros(40), other, third]) == 3
+
+
+def test_what_lies_in_another_order_is_copied_one_by_one() -> None:
+    one, other = filled([torch.rand(8), torch.rand(8)]).owned()
+    assert copies_of_one_filling(Packed([one, other]), [other, one]) == 2
+
+
+def test_kinds_that_lie_in_several_rooms_are_copied_apart() -> None:
+    tensors = [torch.rand(4), torch.rand(4).bfloat16()]
+    assert copies_of_one_filling(Packed(tensors), filled(tensors).owned()) == 2
 
 
 def test_neighbours_in_memory_of_several_owners_are_no_piece() -> None:
-    packed = Packed(in_one_piece([40, 4], gap=0), mirrored=True)
-    memory = np.random.default_rng(0).random(44, np.float32)
-    neighbours = [torch.from_numpy(memory[:40]), torch.from_numpy(memory[40:])]
-    assert neighbours[1].data_ptr() - neighbours[0].data_ptr() == 160
+    packed = Packed([torch.rand(128), torch.rand(4)])
+    memory = np.random.default_rng(0).random(132, np.float32)
+    neighbours = [torch.from_numpy(memory[:128]), torch.from_numpy(memory[128:])]
+    assert neighbours[1].data_ptr() - neighbours[0].data_ptr() == 512
     assert copies_of_one_filling(packed, neighbours) == 2
     owner = torch.from_numpy(memory)
-    assert copies_of_one_filling(packed, [owner[:40], owner[40:]]) == 1
+    assert copies_of_one_filling(packed, [owner[:128], owner[128:]]) == 1
 
 
-def test_what_lies_on_each_other_gets_room_of_its_own() -> None:
-    x = torch.rand(8)
-    packed = Packed([x, x[:4]], mirrored=True)
-    assert copies_of_one_filling(packed, [torch.rand(8), torch.rand(4)]) == 2
-
-
-def test_a_piece_that_is_mostly_others_is_not_mirrored() -> None:
-    few, packed = in_one_piece([8, 8], gap=64), Packed(in_one_piece([8, 8], gap=64), mirrored=True)
-    assert copies_of_one_filling(packed, few) == 2
+@pytest.mark.parametrize("shape", [(0, 3), (3, 1)])
+def test_what_is_empty_or_repeats_itself_may_be_in_a_piece(shape: tuple[int, ...]) -> None:
+    tensors = [torch.rand(5), torch.rand(shape).expand(shape[0], 4 if shape[1] == 1 else 3), torch.rand(2)]
+    packed = Packed(tensors)
+    for given in (tensors, filled(tensors).owned()):
+        packed.fill(given, np.array([x.data_ptr() for x in given]))
+        assert all(map(same_bits, given, packed.owned()))
 
 
 def test_nothing_is_packed_into_nothing() -> None:

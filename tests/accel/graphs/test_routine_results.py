@@ -50,7 +50,7 @@ def test_the_native_results_stay_where_the_proof_fails() -> None:
 
 
 def test_a_recording_that_does_not_copy_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stale(self: SingleRecording, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def stale(self: SingleRecording, job: Job) -> list[Tensor]:
         assert self._graph is not None
         self._graph.replay()
         return self._outputs.owned()
