@@ -1,40 +1,50 @@
 """Compare accelerated with native fits at several batch sizes, as ``lucid-accel bench`` compares one run.
 
-    python benchmarks/accelerated_fits.py FOLDER --batch 4 16 --record fits.json
+    python benchmarks/accelerated_fits.py FOLDER --batch 4 16 --at-once 5 --record fits.json
 
-Bytes that differ stop it, and so does an acceleration that replayed nothing.
+A round is one fit of each arm, one after the other, in an order that turns from round to round; ``--at-once`` of them
+run side by side. Bytes that differ stop it, and so does an acceleration that replayed nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from record import Red, begin, parser_of, write
 
-from lucid_accel.bench.rounds import Comparison, Unequal
+from lucid_accel.bench.process import Failure, Fit, run
+from lucid_accel.bench.rounds import NATIVE, Comparison, members
 from lucid_accel.bench.words import idle, table
+from lucid_accel.testing import first_difference
 
 
-def fits(args: argparse.Namespace, batch: int) -> Iterator[dict[str, Any]]:
-    """Let whole fits take turns; yield what is known after every round."""
-    comparison = Comparison(options(args, batch), args.arms)
-    try:
-        for turn in range(args.pairs):
-            for arm in comparison.order():
-                print(f"batch {batch} round {turn} {arm:24} {comparison.fit(arm).seconds:6.1f} s", flush=True)
-            row = comparison.row()
-            if nothing := idle(row):
-                raise Red(f"these replayed nothing, so nothing is recorded of batch {batch}: {nothing}")
-            yield {"batch": batch, **row}
-    except Unequal as difference:
-        raise Red(f"parity is {difference}. Nothing is recorded of batch {batch}.") from None
-    for arm in comparison.fits if comparison.on_gpu and not args.unprofiled else ():
-        comparison.profile(arm)
+def one_round(comparison: Comparison, batch: int, turn: int) -> dict[str, Fit]:
+    """Run one fit of each arm."""
+    arms = [NATIVE, *comparison.arms]
+    named = [name for arm in comparison.arms for name in members(arm)]
+    found = {}
+    for place in range(len(arms)):
+        arm = arms[(place + turn) % len(arms)]
+        try:
+            found[arm] = run(comparison.options, members(arm), named)
+        except Failure as failure:
+            raise Red(f"batch {batch} {arm}: a fit {failure}\n{failure.said}") from None
+        print(f"batch {batch} round {turn} {arm:24} {found[arm].seconds:6.1f} s", flush=True)
+    return found
+
+
+def row_of(comparison: Comparison, found: dict[str, Fit], batch: int) -> dict[str, Any]:
+    """Return the figures so far, after one round more, if its bytes are those of the first native fit."""
+    for arm, fit in found.items():
+        comparison.fits[arm].append(fit)
+        if (place := first_difference(comparison.first.outcome, fit.outcome)) is not None:
+            raise Red(f"parity is red: {arm}, batch {batch}: {place} differs. Nothing is recorded of batch {batch}.")
     row = comparison.row()
-    print(table(row))
-    yield {"batch": batch, **row}
+    if nothing := idle(row):
+        raise Red(f"these replayed nothing, so nothing is recorded of batch {batch}: {nothing}")
+    return row
 
 
 def options(args: argparse.Namespace, batch: int) -> list[str]:
@@ -54,19 +64,34 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--arms", nargs="+", default=["AutoAccelerate"])
     parser.add_argument("--unprofiled", action="store_true", help="leave out the fit that profiles an arm")
-    parser.add_argument("--at-once", type=int, default=1, help="such comparisons on this machine, for the record")
+    parser.add_argument("--at-once", type=int, default=1, help="rounds that run side by side")
     args = parser.parse_args()
     record = begin(args, "fits", "val_annotations", "pairs", "epochs", "arms", "at_once")
-    for batch in args.batch:
-        before = record["rows"]
+    comparisons = {batch: Comparison(options(args, batch), args.arms) for batch in args.batch}
+    rows: dict[int, dict[str, Any]] = {}
+
+    def note(batch: int, row: dict[str, Any] | None) -> None:
+        rows[batch] = {"batch": batch, **row} if row else {}
+        record["rows"] = [rows[size] for size in args.batch if rows.get(size)]
+        write(args, record)
+
+    with ThreadPoolExecutor(args.at_once) as pool:
+        turns = [(batch, turn) for turn in range(args.pairs) for batch in args.batch]
+        rounds = {pool.submit(one_round, comparisons[batch], batch, turn): batch for batch, turn in turns}
         try:
-            for row in fits(args, batch):
-                record["rows"] = [*before, row]
-                write(args, record)
+            for done in as_completed(rounds):
+                batch = rounds[done]
+                note(batch, row_of(comparisons[batch], done.result(), batch))
         except Red:
-            record["rows"] = before
-            write(args, record)
+            note(batch, None)
             raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+    for batch, comparison in comparisons.items():
+        for arm in comparison.fits if comparison.on_gpu and not args.unprofiled else ():
+            comparison.profile(arm)
+        note(batch, comparison.row())
+        print(table(comparison.row()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import cProfile
 import pstats
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -98,9 +97,7 @@ class Host(Callback):
 
     The device is waited for before each step, never within one: its queue is empty when the host begins, so the host
     launches without ever being held up, unless something in the step reads from the device. Dry steps do all the same,
-    but for the launch of graphs; the values that they leave mean nothing. They begin as long after one another as if
-    the device had worked: without that the loader, whose thread wants the interpreter too, would have to fetch several
-    times as many batches meanwhile. Comes after all other callbacks.
+    but for the launch of graphs; the values that they leave mean nothing. Comes after all other callbacks.
 
     Args:
         warmup: Steps before.
@@ -111,7 +108,6 @@ class Host(Callback):
         self.warmup, self.steps = warmup, steps
         self.ms: dict[str, list[float]] = {"host": [], "dry": [], "profiled": []}
         self.fetch_ms: list[float] = []
-        self._waits: list[float] = []
         self._start = self._end = 0.0
         self._profile = cProfile.Profile()
         self._dry = ExitStack()
@@ -130,12 +126,7 @@ class Host(Callback):
         if step == 2 * self.steps:
             self._dry.close()
         if step >= 0:
-            start = time.perf_counter()
             wait()
-            if step < self.steps:
-                self._waits.append(time.perf_counter() - start)
-            elif step < 2 * self.steps:
-                time.sleep(statistics.median(self._waits))
             if step >= 2 * self.steps:
                 self._profile.enable()
             self._start = time.perf_counter()

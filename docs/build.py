@@ -408,7 +408,7 @@ def _measured_fits() -> str:
         ]
         settings = record["settings"]
         at_once = settings.get("at_once", 1)
-        beside = f" {at_once} such comparisons ran at once on the machine." if at_once > 1 else ""
+        beside = f" {at_once} rounds ran side by side on the machine." if at_once > 1 else ""
         parts += [
             f"Whole `lucid fit` commands, {_where(record)}: {settings['pairs']} rounds of all arms in turn, each fit "
             f"in a fresh process, 118 pictures of COCO, {settings['epochs']} epochs; start-up, loading, validation and "

@@ -210,20 +210,17 @@ def test_unproven_it_is_caught_by_the_checkpoint(tape: None, monkeypatch: pytest
         assert_parity(Net, batches, [GradientNormReplay(proof="off")], **CLIP)
 
 
-def test_a_norm_that_was_handed_out_is_not_overwritten(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_norm_of_a_replay_is_lent_to_the_scaling(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[Tensor] = []
-    then: list[float] = []
 
     def keep(params: Any, limit: Any, total: Tensor) -> None:
         held.append(total)
-        then.append(float(total))
         native(params, limit, total)
 
     native = norm.clip_grads_with_norm_
     monkeypatch.setattr(norm, "clip_grads_with_norm_", keep)
-    accelerated()
-    assert len(set(then)) == 16
-    assert [float(total) for total in held] == then
+    replay = accelerated()
+    assert len({total.data_ptr() for total in held}) == 1 + len(held) - replay.tally.replayed
 
 
 # The limit

@@ -73,6 +73,8 @@ class SingleRecording:
 
     def overlaid(self, job: Job) -> bool:
         """Whether an input lies, in part, where the work writes: then it writes to what it still has to read."""
+        if not (job.inputs and job.written):
+            return False
         places = self._starts.searchsorted(job.pointers, "right")
         return bool(((job.pointers < self._stops[places]) | (job.pointers + self._sizes > self._starts[places])).any())
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
 
 import lightning.pytorch as pl
@@ -84,7 +85,8 @@ class GradientNormReplay(Replay):
         """Send the norm of every clipping to a routine."""
         plugin, engine = self.part(site), site.engine()
         assert engine is not None
-        routine = Routine(engine, self, self.proof == "on")
+        # The norm is read at once, by the scaling, and nobody keeps it.
+        routine = Routine(engine, self, self.proof == "on", lend=True)
 
         def clip(native: Callable[..., Any], optimizer: Optimizer, clip_val: float) -> None:
             if not is_stock():
@@ -92,7 +94,9 @@ class GradientNormReplay(Replay):
                 native(optimizer, clip_val)
                 return
             params = list(plugin.main_params(optimizer))
-            gradients = [gradient for gradient in map(_grad, params) if gradient is not None]
+            gradients = list(map(_grad, params))
+            if any(map(is_, gradients, repeat(None))):
+                gradients = [gradient for gradient in gradients if gradient is not None]
             if not gradients:
                 self.native(Reason.MISSING_GRAD)
                 native(optimizer, clip_val)
