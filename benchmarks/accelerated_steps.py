@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import CSVLogger
-from meters import NATIVE, Host, Meter, Windows
+from meters import NATIVE, Host, Meter, Routing, Windows
 from record import Red, add_windows, begin, parser_of, quieten, write
 from torch.utils.data import DataLoader
 
@@ -126,8 +126,8 @@ def steps(args: argparse.Namespace, batch: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     reference: Outcome | None = None
     for arm in (NATIVE, *args.arms):
-        meter, replays = Meter(args.parity), replays_of([arm])
-        outcome = train(batches, args.parity + 3, classes, args, [*replays, meter])
+        meter, routing, replays = Meter(args.parity), Routing(), replays_of([arm])
+        outcome = train(batches, args.parity + 3, classes, args, [*replays, meter, routing])
         reference = reference or outcome
         if (place := first_difference(reference, outcome)) is not None:
             raise Red(f"parity is red: {arm}, batch {batch}: {place} differs. Nothing is timed, nothing is recorded.")
@@ -139,6 +139,7 @@ def steps(args: argparse.Namespace, batch: int) -> dict[str, Any]:
             "peak_mib": meter.peak >> 20,
             "setup_seconds": round(sum(replay.tally.setup_seconds for replay in replays), 3),
             "replayed": {replay.name: replay.tally.replayed for replay in replays},
+            "routing_ms": summary(routing.ms[args.parity // 2 :]),
         }
     parity = f"green: after {args.parity + 3} steps each arm has {len(reference or {})} equal places"
     for fit in fits_of(args.arms):
@@ -178,7 +179,7 @@ def say(batch: int, arm: str, found: dict[str, Any]) -> None:
         f"(step {found['over_busy']} times it), "
         f"{found['times_faster']['median']:.2f}x {found['times_faster']['interval_95']}, "
         f"reserved {found['reserved_mib']} MiB ({found['reserved_ratio']} times native), peak {found['peak_mib']}, "
-        f"set-up {found['setup_seconds']} s{host}",
+        f"set-up {found['setup_seconds']} s, routing {found['routing_ms']['median']:.2f} ms{host}",
         flush=True,
     )
     for entry in found.get("host_functions", ()):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import cProfile
 import pstats
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,10 @@ from torch.profiler import ProfilerActivity, profile
 from lucid_accel import Replay
 from lucid_accel.bench.device import busy
 from lucid_accel.bench.figures import summary
+from lucid_accel.graphs.recording import Recording
+from lucid_accel.graphs.region import Region
+from lucid_accel.graphs.routine import Routine
+from lucid_accel.graphs.single import SingleRecording
 
 NATIVE = "native"
 #: Functions that a profile of the host names.
@@ -84,6 +89,46 @@ class Windows(Callback):
     def _arm(self, number: int) -> str:
         turn, place = divmod(number, len(self.arms))
         return self.arms[(place + turn) % len(self.arms)]
+
+
+class Routing(Callback):
+    """Times what replays do before and after they copy and launch: to describe a call, and to decide.
+
+    Attributes:
+        ms: Of each step, by all that replays in it, in milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self.ms: list[float] = []
+        self._now = 0.0
+        self._patches = ExitStack()
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        for kind, sign in ((Region, 1), (Routine, 1), (Recording, -1), (SingleRecording, -1)):
+            self._patches.enter_context(patch.object(kind, "__call__", self._timed(kind.__call__, sign)))
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        self._now = 0.0
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.ms.append(self._now * 1e3)
+
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        self._patches.close()
+
+    def on_exception(self, trainer: Trainer, module: Any, exception: BaseException) -> None:
+        self._patches.close()
+
+    def _timed(self, call: Callable[..., Any], sign: int) -> Callable[..., Any]:
+        @wraps(call)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._now += sign * (time.perf_counter() - start)
+
+        return timed
 
 
 def switch(replays: Sequence[Replay], arm: str) -> None:

@@ -193,7 +193,7 @@ def stale(self: single.SingleRecording, job: Any) -> list[Tensor]:
     """A replay that copies nothing in."""
     assert self._graph is not None
     self._graph.replay()
-    return self._outputs.owned()
+    return list(self._lent)
 
 
 def test_a_replay_that_copies_nothing_in_is_caught_by_its_proof(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -835,7 +835,7 @@ def test_an_error_inside_the_native_norm_is_the_users_and_leaves_nothing(
 
 
 def test_a_failed_recording_retires_once_or_stops_the_run(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Packed, tensors: Any) -> None:
+    def fail(self: Packed, *given: Any) -> None:
         raise ValueError("no room")
 
     monkeypatch.setattr(Packed, "fill", fail)
