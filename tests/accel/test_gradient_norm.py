@@ -22,7 +22,9 @@ from torch.nn.utils import clip_grad_norm_
 from lucid_accel import AccelerationError, GradientNormReplay, LossReplay, NetworkReplay, Replay, UpdateReplay
 from lucid_accel.acceleration import State
 from lucid_accel.graphs import single
+from lucid_accel.graphs.engine import CaptureError
 from lucid_accel.graphs.packed import Packed
+from lucid_accel.graphs.tape import TapeEngine
 from lucid_accel.replay import norm
 from lucid_accel.testing import assert_parity, first_difference, run, tiny_batches, tiny_detector
 from tests.accel.conftest import Act, Net, batches, fit, trainer_for, warned
@@ -835,10 +837,10 @@ def test_an_error_inside_the_native_norm_is_the_users_and_leaves_nothing(
 
 
 def test_a_failed_recording_retires_once_or_stops_the_run(tape: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Packed, *given: Any) -> None:
-        raise ValueError("no room")
+    def fail(self: TapeEngine, body: Any, after: Any = None) -> None:
+        raise CaptureError("ValueError: no room")
 
-    monkeypatch.setattr(Packed, "fill", fail)
+    monkeypatch.setattr(TapeEngine, "capture", fail)
     replay, text = warned_once()
     assert "GradientNormReplay is retired at batch 1 (capture_failed)" in text
     assert counted(replay) == {"replayed": 0, "warmup": 1, "capture_failed": 1, "retired": 14}
