@@ -14,21 +14,19 @@ from typing import Any
 
 from record import Red, begin, parser_of, write
 
-from lucid_accel.bench.process import Failure, Fit, run
-from lucid_accel.bench.rounds import NATIVE, Comparison, members
+from lucid_accel.bench.process import Failure, Fit
+from lucid_accel.bench.rounds import Comparison, Unequal
 from lucid_accel.bench.words import idle, table
-from lucid_accel.testing import first_difference
 
 
 def one_round(comparison: Comparison, batch: int, turn: int) -> dict[str, Fit]:
     """Run one fit of each arm."""
-    arms = [NATIVE, *comparison.arms]
-    named = [name for arm in comparison.arms for name in members(arm)]
+    arms = list(comparison.fits)
     found = {}
     for place in range(len(arms)):
         arm = arms[(place + turn) % len(arms)]
         try:
-            found[arm] = run(comparison.options, members(arm), named)
+            found[arm] = comparison.launch(arm)
         except Failure as failure:
             raise Red(f"batch {batch} {arm}: a fit {failure}\n{failure.said}") from None
         print(f"batch {batch} round {turn} {arm:24} {found[arm].seconds:6.1f} s", flush=True)
@@ -37,10 +35,12 @@ def one_round(comparison: Comparison, batch: int, turn: int) -> dict[str, Fit]:
 
 def row_of(comparison: Comparison, found: dict[str, Fit], batch: int) -> dict[str, Any]:
     """Return the figures so far, after one round more, if its bytes are those of the first native fit."""
-    for arm, fit in found.items():
-        comparison.fits[arm].append(fit)
-        if (place := first_difference(comparison.first.outcome, fit.outcome)) is not None:
-            raise Red(f"parity is red: {arm}, batch {batch}: {place} differs. Nothing is recorded of batch {batch}.")
+    try:
+        # The native one first, wherever it was in its round.
+        for arm in comparison.fits:
+            comparison.add(arm, found[arm])
+    except Unequal as difference:
+        raise Red(f"parity is {difference}. Nothing is recorded of batch {batch}.") from None
     row = comparison.row()
     if nothing := idle(row):
         raise Red(f"these replayed nothing, so nothing is recorded of batch {batch}: {nothing}")

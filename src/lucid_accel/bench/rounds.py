@@ -81,11 +81,28 @@ class Comparison:
             Done: The options ask for no fit.
             Unequal: It has other bytes than the first native one.
         """
-        fit = run(self.options, members(arm), [name for other in self.arms or (DEFAULT,) for name in members(other)])
+        fit = self.launch(arm)
+        self.add(arm, fit)
+        return fit
+
+    def launch(self, arm: str) -> Fit:
+        """Run one fit of an arm, and do not count it yet; several may run side by side.
+
+        Raises:
+            Failure: It ended with an error.
+            Done: The options ask for no fit.
+        """
+        return run(self.options, members(arm), [name for other in self.arms or (DEFAULT,) for name in members(other)])
+
+    def add(self, arm: str, fit: Fit) -> None:
+        """Count a fit of an arm, and compare it; the first one is native.
+
+        Raises:
+            Unequal: It has other bytes than the first native one.
+        """
         self.fits[arm].append(fit)
         if not self._is_loose(arm) and (place := first_difference(self.first.outcome, fit.outcome)) is not None:
             self._blame(arm, place)
-        return fit
 
     def profile(self, arm: str) -> None:
         """Run an arm for a few steps more, and see for how long the device is at work in one."""
