@@ -122,9 +122,11 @@ def test_what_lies_in_another_order_is_copied_one_by_one() -> None:
     assert copies_of_one_filling(Packed([one, other]), [other, one]) == 2
 
 
-def test_kinds_that_lie_in_several_rooms_are_copied_apart() -> None:
-    tensors = [torch.rand(4), torch.rand(4).bfloat16()]
-    assert copies_of_one_filling(Packed(tensors), filled(tensors).owned()) == 2
+def test_kinds_in_one_piece_have_rooms_of_their_own() -> None:
+    bits = torch.rand(4)
+    # Both begin where the room of their kind does.
+    tensors = [bits, bits.view(torch.int32)]
+    assert copies_of_one_filling(Packed(tensors), tensors) == 2
 
 
 def test_neighbours_in_memory_of_several_owners_are_no_piece() -> None:
